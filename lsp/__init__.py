@@ -1,0 +1,1 @@
+"""The language server: documents, completions, status. Never imports torch."""

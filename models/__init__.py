@@ -1,0 +1,1 @@
+"""The embedded default model and the scripts that made it."""

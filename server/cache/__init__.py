@@ -1,0 +1,1 @@
+"""Prefix reuse: kept KV and recurrent-state checkpoints."""

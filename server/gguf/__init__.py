@@ -1,0 +1,1 @@
+"""The model file: metadata, tensors, quantisation codecs, writer."""

@@ -1,0 +1,1 @@
+"""Architecture, tokenizer, reference forward pass, sequence state."""

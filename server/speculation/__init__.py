@@ -1,0 +1,1 @@
+"""Drafting, exact verification, sampling."""
