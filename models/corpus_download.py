@@ -20,7 +20,9 @@ Use = Literal["train", "held-out"]
 
 PACKAGES_TSV = Path(__file__).with_name("packages.tsv")
 CPYTHON = "cpython"  # comes from the running interpreter's own Lib/, not from a wheel
-BATCH = 8  # wheels per pip process: enough to spread pip's start-up time, few enough to lose little on a failure
+BATCH = (
+    8  # wheels per pip process: enough to spread pip's start-up time, few enough to lose little on a failure
+)
 
 
 class PackageListError(Exception):
@@ -54,7 +56,9 @@ def read_packages(path: Path = PACKAGES_TSV) -> list[Package]:
             if normalise(name) in seen:
                 raise PackageListError(f"{path}:{number}: {name} is listed twice; keep one row")
             seen.add(normalise(name))
-            packages.append(Package(name, row["version"], row["licence"], "train" if use == "train" else "held-out"))
+            packages.append(
+                Package(name, row["version"], row["licence"], "train" if use == "train" else "held-out")
+            )
     return packages
 
 
@@ -73,17 +77,17 @@ def find_wheel(package: Package, folder: Path) -> Path | None:
 
 
 def download(packages: Sequence[Package], folder: Path, processes: int = 6) -> list[Package]:
-    """Download the wheels not yet in ``folder`` with several pip processes; return the packages still missing."""
+    """Download the wheels not yet in ``folder``, with several pips; return what is still missing."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [p for p in packages if p.name != CPYTHON and find_wheel(p, folder) is None]
-    batches = [wanted[i::-(-len(wanted) // BATCH)] for i in range(-(-len(wanted) // BATCH))]
+    batches = [wanted[i :: -(-len(wanted) // BATCH)] for i in range(-(-len(wanted) // BATCH))]
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(lambda batch: _fetch(batch, folder), batches))
     return [p for p in wanted if find_wheel(p, folder) is None]
 
 
 def _fetch(batch: Sequence[Package], folder: Path) -> None:
-    """Run pip once for a batch; when that fails, once for each of its packages, so one bad pin spoils nothing."""
+    """Run pip for a batch; when that fails, for each of its packages, so that one bad pin spoils nothing."""
     if _pip(batch, folder) or len(batch) == 1:
         return
     for package in batch:
@@ -95,4 +99,7 @@ def _pip(batch: Sequence[Package], folder: Path) -> bool:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder)]
     command += [f"{p.name}=={p.version}" for p in batch]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    return (
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
+        == 0
+    )
