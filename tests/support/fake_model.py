@@ -1,0 +1,161 @@
+"""A model small enough to know everything about: its next-token distribution can be listed for every history.
+
+It keeps a "recurrent state" (a hash that can't be run backwards), a "conv window" (the last three tokens), a
+"KV cache" (all tokens) and an "MTP cache", each of which moves the logits, so that a mistake in rolling back or
+restoring any one of them changes the answers. Hiddens carry all of it, and the MTP head knows the model: a row made
+from a true hidden, on a right MTP cache, gives the logits the trunk will give, except for one row in
+``head_errs_every``.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+PRIME = 10007
+WINDOW = 3
+
+
+@dataclass(frozen=True)
+class FakeCheckpoint:
+    length: int
+    recurrent: int
+    window: tuple[int, ...]
+    last_hidden: Tensor
+    nbytes: int = 1000
+
+
+@dataclass
+class FakeState:
+    recurrent: int = 0
+    window: tuple[int, ...] = (0,) * WINDOW
+    tokens: list[int] = field(default_factory=list)
+    mtp: list[tuple[int, int]] = field(default_factory=list)
+    last_hidden: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
+    pending: list[FakeState] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.tokens) + 1000
+
+    @property
+    def mtp_length(self) -> int:
+        return len(self.mtp)
+
+    def truncate_mtp(self, length: int) -> None:
+        assert length <= len(self.mtp)
+        del self.mtp[length:]
+
+    def step(self, token: int) -> Tensor:
+        self.recurrent = (self.recurrent * 31 + token + 1) % PRIME
+        self.window = (*self.window[1:], token)
+        self.tokens.append(token)
+        self.last_hidden = self.hidden()
+        return self.last_hidden
+
+    def hidden(self) -> Tensor:
+        values = [self.recurrent, *self.window, fold(self.tokens)]
+        return torch.tensor(values, dtype=torch.float64)
+
+    def rollback(self, keep: int) -> None:
+        assert 1 <= keep <= len(self.pending), "only rows of the last decode can be kept"
+        kept = self.pending[keep - 1]
+        self.recurrent, self.window, self.tokens = kept.recurrent, kept.window, list(kept.tokens)
+        self.last_hidden = kept.last_hidden
+        self.pending = []
+
+    def checkpoint(self) -> FakeCheckpoint:
+        assert not self.pending, "a checkpoint in the middle of a cycle"
+        return FakeCheckpoint(len(self.tokens), self.recurrent, self.window, self.last_hidden)
+
+    def restore(self, checkpoint: FakeCheckpoint) -> None:
+        assert checkpoint.length <= len(self.tokens)
+        self.recurrent, self.window = checkpoint.recurrent, checkpoint.window
+        self.last_hidden = checkpoint.last_hidden
+        del self.tokens[checkpoint.length :]
+        del self.mtp[checkpoint.length :]
+        self.pending = []
+
+    def copy(self) -> FakeState:
+        return copy.deepcopy(self)
+
+
+def fold(tokens: list[int]) -> int:
+    value = 7
+    for token in tokens:
+        value = (value * 17 + token) % PRIME
+    return value
+
+
+@dataclass(frozen=True)
+class FakeConfig:
+    vocabulary: int
+    has_mtp: bool = True
+
+
+class FakeModel:
+    """``contexts`` different distributions over ``vocabulary`` tokens, chosen by everything the state holds."""
+
+    def __init__(self, vocabulary: int = 8, contexts: int = 101, scale: float = 2.0, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.table = torch.randn(contexts, vocabulary, generator=generator, dtype=torch.float64) * scale
+        self.config = FakeConfig(vocabulary)
+        self.head_errs_every: int | None = None
+        self.rows_decoded: list[int] = []
+        self.rows_prefilled: list[int] = []
+
+    def new_state(self) -> FakeState:
+        return FakeState()
+
+    def prefill(self, ids: list[int], state: FakeState) -> Tensor:
+        assert len(ids) > 0
+        assert state.mtp_length == len(state.tokens), "the MTP cache has a gap"
+        self.rows_prefilled.append(len(ids))
+        rows = []
+        for token in ids:
+            self.mtp_fill([token], state.last_hidden[None], state)
+            rows.append(state.step(token))
+        return torch.stack(rows)
+
+    def decode(self, ids: list[int], state: FakeState) -> Tensor:
+        assert 1 <= len(ids) <= 16
+        self.rows_decoded.append(len(ids))
+        rows, pending = [], []
+        for token in ids:
+            rows.append(state.step(token))
+            pending.append(replace(state, tokens=list(state.tokens), mtp=[], pending=[]))
+        state.pending = pending
+        return torch.stack(rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return torch.stack([self.table[int(row.sum()) % len(self.table)] for row in hidden])
+
+    def mtp_fill(self, ids: list[int], previous_hidden: Tensor, state: FakeState) -> None:
+        assert len(ids) == len(previous_hidden)
+        for token, row in zip(ids, previous_hidden, strict=True):
+            state.mtp.append((token, int(row.sum())))
+
+    def mtp_rows(self, ids: list[int], previous_hidden: Tensor, state: FakeState) -> Tensor:
+        rows = []
+        for token, row in zip(ids, previous_hidden, strict=True):
+            self.mtp_fill([token], row[None], state)
+            recurrent, *window = (int(x) for x in row[:-1])
+            # A stale, missing or empty row of the MTP cache spoils the drafts after it.
+            folded = fold([t if h or i == 0 else 0 for i, (t, h) in enumerate(state.mtp)])
+            values = [(recurrent * 31 + token + 1) % PRIME, *window[1:], token, folded]
+            rows.append(torch.tensor(values, dtype=torch.float64))
+        return torch.stack(rows)
+
+    def draft_logits(self, rows: Tensor) -> Tensor:
+        """The draft head counts the vocabulary backwards."""
+        logits = self.logits(rows).flip(1)
+        if self.head_errs_every:
+            errs = [int(row.sum()) % self.head_errs_every == 0 for row in rows]
+            logits = torch.where(torch.tensor(errs)[:, None], logits.roll(1, dims=1), logits)
+        return logits
+
+    def draft_token(self, row: int) -> int:
+        return self.config.vocabulary - 1 - row
