@@ -1,0 +1,108 @@
+"""The gated delta rule over whole sequences, for training: the library's kernel on a GPU, plain torch elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+CHUNK = 64
+
+
+def chunk_delta_rule(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
+) -> torch.Tensor:
+    """The chunked form in torch (Yang et al., "Gated Delta Networks", section 3.3), float32 inside.
+
+    q, k [B, T, H, D] with unit-length heads, q not yet scaled; v [B, T, H, D]; g (log decay) and beta [B, T, H];
+    T a multiple of 64. Returns o [B, T, H, D] in v's dtype.
+    """
+    batch, length, heads, width = v.shape
+    chunks = length // CHUNK
+
+    def chunked(x: torch.Tensor) -> torch.Tensor:
+        return x.float().reshape(batch, chunks, CHUNK, heads, -1).permute(0, 3, 1, 2, 4)
+
+    qc, kc, vc = chunked(q) * width**-0.5, chunked(k), chunked(v)
+    gc, bc = chunked(g[..., None]), chunked(beta[..., None])
+    total = gc.cumsum(-2)  # [B, H, N, C, 1]
+    # Subtract before exponentiating, and mask before too: a quotient of exponentials overflows.
+    difference = total - total.transpose(-1, -2)
+    lower = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=v.device).tril()
+    decay = difference.masked_fill(~lower, float("-inf")).exp()
+    a = (bc * (kc @ kc.transpose(-1, -2)) * decay).tril(-1)
+    eye = torch.eye(CHUNK, device=v.device)
+    inverse = torch.linalg.solve_triangular(a + eye, eye.expand_as(a), upper=False)
+    values = inverse @ (bc * vc)
+    keys = inverse @ (bc * total.exp() * kc)
+    scores = (qc @ kc.transpose(-1, -2)) * decay
+    state = v.new_zeros(batch, heads, width, width, dtype=torch.float32)
+    outputs = []
+    for i in range(chunks):
+        u = values[:, :, i] - keys[:, :, i] @ state
+        outputs.append((qc[:, :, i] * total[:, :, i].exp()) @ state + scores[:, :, i] @ u)
+        last = total[:, :, i, -1:]
+        state = last.exp() * state + (kc[:, :, i] * (last - total[:, :, i]).exp()).transpose(-1, -2) @ u
+    out = torch.stack(outputs, 2).permute(0, 2, 3, 1, 4).reshape(batch, length, heads, width)
+    return out.to(v.dtype)
+
+
+def library_delta_rule() -> Any:
+    """``flash-linear-attention``'s kernel with the same arguments and result as ``chunk_delta_rule``.
+
+    Its backward refuses Hopper with triton 3.4 to 3.7.0 by a version check; ``check_against_torch`` shows on the card at
+    hand that forward and backward are right, so the check is switched off. At most four tuning candidates per kernel
+    are tried: trying all takes minutes at every start.
+    """
+    from triton.runtime.autotuner import Autotuner
+
+    whole = Autotuner.__init__
+
+    def fewer(self: Any, fn: Any, arg_names: Any, configs: Any, *args: Any, **kwargs: Any) -> None:
+        step = max(1, -(-len(configs) // 4))
+        whole(self, fn, arg_names, configs[::step], *args, **kwargs)
+
+    Autotuner.__init__ = fewer
+    import fla.ops.common.chunk_o as chunk_o
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    chunk_o.TRITON_ABOVE_3_4_0 = False
+
+    def delta_rule(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
+    ) -> torch.Tensor:
+        return cast(torch.Tensor, chunk_gated_delta_rule(q, k, v, g, beta, scale=q.shape[-1] ** -0.5)[0])
+
+    return delta_rule
+
+
+def check_against_torch(delta_rule: Any, heads: int, width: int, tolerance: float = 1e-2) -> float:
+    """Largest relative error (norm of the difference over norm) of output and gradients against ``chunk_delta_rule``.
+
+    Raises RuntimeError above the tolerance: training on wrong gradients would look almost normal.
+    """
+    generator = torch.Generator(device="cuda").manual_seed(0)
+
+    def inputs() -> list[torch.Tensor]:
+        def draw() -> torch.Tensor:
+            return torch.randn(2, 512, heads, width, device="cuda", generator=generator)
+
+        q, k = (torch.nn.functional.normalize(draw(), dim=-1).bfloat16() for _ in range(2))
+        rates = torch.rand(2, 2, 512, heads, device="cuda", generator=generator)
+        return [q, k, draw().bfloat16(), -rates[0], rates[1]]
+
+    mine = [x.requires_grad_() for x in inputs()]
+    theirs = [x.detach().clone().requires_grad_() for x in mine]
+    gradient = torch.randn(2, 512, heads, width, device="cuda", generator=generator).bfloat16()
+    expected, got = chunk_delta_rule(*mine), delta_rule(*theirs)
+    torch.autograd.backward(expected, gradient)
+    torch.autograd.backward(got, gradient)
+    pairs = [(expected, got), *((a.grad, b.grad) for a, b in zip(mine, theirs, strict=True))]
+    worst = 0.0
+    for a, b in pairs:
+        assert a is not None
+        assert b is not None
+        worst = max(worst, float((a.float() - b.float()).norm() / a.float().norm()))
+    if not worst < tolerance:
+        raise RuntimeError(f"the delta-rule kernel differs from its definition by {worst:.2e} (limit {tolerance})")
+    return worst

@@ -1,0 +1,243 @@
+"""Trains the embedded model: ``python -P -m models.train --data DIR --out DIR --minutes N``.
+
+Runs by the wall clock, decay included, so that a slower run still ends with a usable model. Writes ``weights.pt``
+(bfloat16, names as in the file, ``ssm_a`` as log A) every few minutes and at the end, and a JSON line per report to
+``log.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.batches import Batches, load_files, load_tokenizer, markers
+from models.delta_rule import check_against_torch, chunk_delta_rule, library_delta_rule
+from models.network import Dimensions, Network, Weights, initial_weights
+from models.optimiser import Muon, adamw
+
+DEPTH_WEIGHTS = (0.3, 0.15, 0.1)
+"""Loss weights of one, two and three chained steps of the prediction head."""
+
+
+def learning_rate(progress: float, step: int, peak: float, warmup: int = 100, decay: float = 0.4) -> float:
+    """Warm-up by steps, flat, then linear to 2 % over the last ``decay`` of the run (by ``progress`` in 0..1)."""
+    rate = peak * min(1.0, (step + 1) / warmup)
+    return rate * max(0.02, min(1.0, (1 - progress) / decay))
+
+
+def token_bytes(token: str | None) -> int:
+    """Bytes of text a vocabulary entry stands for: one per symbol of the byte alphabet, none for markers."""
+    special = token is None or (len(token) > 2 and token[0] in "<[" and token[-1] in ">]" and token.isascii())
+    return 0 if special or token is None else len(token)
+
+
+class Trainer:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        parts = [args.data / name for name in args.train]
+        self.batches = Batches(parts, args.data / "tokenizer.json", args.length, args.batch, args.seed, args.workers)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.backends.cuda.matmul.allow_tf32 = True
+        tokenizer = load_tokenizer(args.data / "tokenizer.json")
+        self.markers = markers(tokenizer)
+        self.dims = replace(Dimensions(), vocab=-(-tokenizer.get_vocab_size() // 256) * 256)
+        if args.tiny:
+            small = {
+                "hidden": 256,
+                "layers": 4,
+                "ffn": 256,
+                "linear_heads": 2,
+                "linear_dim": 64,
+                "head_dim": 64,
+                "rotary": 16,
+            }
+            self.dims = replace(self.dims, **small)
+        delta_rule = chunk_delta_rule
+        if self.device == "cuda":
+            delta_rule = library_delta_rule()
+            worst = check_against_torch(delta_rule, self.dims.linear_heads, self.dims.linear_dim)
+            self.report(event="delta rule checked", worst_relative_error=worst)
+        self.network = Network(self.dims, delta_rule, self.device, args.length, args.compile)
+        start = torch.load(args.start) if args.start else initial_weights(self.dims, args.seed)
+        self.weights: Weights = {n: w.float().to(self.device).requires_grad_() for n, w in start.items()}
+        self.muon, self.adam = Muon(self.weights), adamw(self.weights, args.rate)
+        self.byte_length = torch.tensor(
+            [token_bytes(tokenizer.id_to_token(i)) for i in range(self.dims.vocab)], device=self.device
+        )
+        self.held_out = self.held_out_batches(tokenizer)
+
+    def report(self, **values: Any) -> None:
+        line = json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
+        print(line, flush=True)
+        with (self.args.out / "log.jsonl").open("a") as log:
+            log.write(line + "\n")
+
+    def held_out_batches(self, tokenizer: Any) -> list[torch.Tensor]:
+        """Four batches of plain held-out text, whole files only, the same every time."""
+        files = load_files(self.args.data / "heldout.jsonl.xz")
+        random.Random(1).shuffle(files)
+        stream: list[int] = []
+        size = (self.args.length + 1) * self.args.batch
+        for file in files:
+            stream += [*tokenizer.encode(file.text, add_special_tokens=False).ids, self.markers.end]
+            if len(stream) >= size * self.args.held_out:
+                break
+        count = len(stream) // size
+        return [torch.tensor(stream[i * size : (i + 1) * size]).view(self.args.batch, -1) for i in range(count)]
+
+    def cast(self) -> Weights:
+        """The weights as one step uses them: matrices in bfloat16 on a GPU, the rest in float32."""
+        if self.device == "cpu":
+            return self.weights
+        return {n: w if w.ndim < 2 or n.endswith("conv1d.weight") else w.bfloat16() for n, w in self.weights.items()}
+
+    def middle_weight(self, ids: torch.Tensor) -> torch.Tensor:
+        """1 for ordinary targets, 3 for a middle and its end: they are few, and what the model is for."""
+        at = torch.arange(ids.shape[1], device=ids.device)
+        opened = torch.where(ids == self.markers.fim_middle, at, -1).cummax(1).values
+        closed = torch.where(ids == self.markers.end, at, -1).cummax(1).values
+        return 1.0 + 2.0 * (opened > closed).float()
+
+    def step(self, window: torch.Tensor, progress: float, step: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        ids = window[:, :-1].to(self.device, torch.long)
+        targets = window[:, 1:].to(self.device, torch.long)
+        weight = self.middle_weight(ids)
+        w = self.cast()
+        embedding = w["token_embd.weight"]
+        hidden = self.network.hidden(w, ids)
+        losses = [self.network.loss(hidden, embedding, targets, weight, 1e-4)]
+        total = losses[0]
+        draft = hidden
+        depths = 1 if progress < 0.35 else 2 if progress < 0.7 else 3
+        for depth in range(depths):
+            draft = self.network.draft_hidden(w, ids, draft)
+            losses.append(self.network.loss(draft, embedding, targets, weight, 0.0))
+            total = total + DEPTH_WEIGHTS[depth] * losses[-1]
+        torch.autograd.backward(total)
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0, foreach=True)
+        rate = learning_rate(progress, step, self.args.rate)
+        self.muon.step(rate)
+        for group in self.adam.param_groups:
+            group["lr"] = rate
+        self.adam.step()
+        for parameter in self.weights.values():
+            parameter.grad = None
+        return total.detach(), [loss.detach() for loss in losses]
+
+    def evaluate(self) -> dict[str, float]:
+        """Bits per byte on held-out text, and how often each depth's draft equals the trunk's own choice.
+
+        Gradients stay on (and unused): without them every compiled function would be compiled a second time.
+        """
+        nats = torch.zeros((), device=self.device)
+        size = torch.zeros((), device=self.device)
+        agree = torch.zeros(3, device=self.device)
+        rows = 0
+        w = self.cast()
+        for window in self.held_out:
+            ids, targets = window[:, :-1].to(self.device), window[:, 1:].to(self.device)
+            hidden = self.network.hidden(w, ids)
+            ones = torch.ones_like(targets, dtype=torch.float32)
+            nats += self.network.loss(hidden, w["token_embd.weight"], targets, ones, 0.0).detach() * targets.numel()
+            size += self.byte_length[targets].sum()
+            draft, chosen, ok = hidden, self.argmax(hidden, w), torch.ones_like(targets, dtype=torch.bool)
+            for depth in range(3):
+                draft = self.network.draft_hidden(w, ids, draft)
+                # The chain that ends in row j had its previous draft in row j - 1.
+                before = torch.nn.functional.pad(ok[:, :-1], (1, 0)) if depth else ok
+                ok = before & (self.argmax(draft, w) == chosen)
+                agree[depth] += ok.sum()
+            rows += targets.numel()
+        result = {"bits_per_byte": float(nats / size / 0.6931471805599453)}
+        return result | {f"draft_{d + 1}": float(agree[d] / rows) for d in range(3)}
+
+    @torch.no_grad()
+    def argmax(self, hidden: torch.Tensor, w: Weights) -> torch.Tensor:
+        return torch.stack([(row @ w["token_embd.weight"].T).argmax(-1) for row in hidden])
+
+    def save(self) -> None:
+        """Written beside and renamed, so that a reader never sees half a file."""
+        partial = self.args.out / "weights.pt.partial"
+        torch.save(
+            {n: (w.detach().bfloat16() if w.ndim > 1 else w.detach()).cpu() for n, w in self.weights.items()},
+            partial,
+        )
+        partial.rename(self.args.out / "weights.pt")
+
+    def run(self) -> None:
+        seconds = self.args.minutes * 60
+        started = warm = saved = time.monotonic()
+        tokens = step = 0
+        reported = (started, 0)
+        for array in self.batches:
+            window = torch.from_numpy(array)
+            now = time.monotonic()
+            if step == 3:
+                # Compilation and tuning are over; they do not count as training time.
+                warm = now
+                if self.args.until:
+                    seconds = min(seconds, started + self.args.until - 20 - now)
+            progress = (now - warm) / seconds if step > 3 else 0.0
+            if progress >= 1:
+                break
+            total, losses = self.step(window, progress, step)
+            tokens += window.numel()
+            step += 1
+            if step in (1, 2, 4, 8, 16) or step % 50 == 0:
+                if not torch.isfinite(total):
+                    raise RuntimeError(f"the loss is {float(total)} at step {step}; the last snapshot is kept")
+                now = time.monotonic()
+                pace = (tokens - reported[1]) / (now - reported[0])
+                reported = (now, tokens)
+                self.report(
+                    step=step,
+                    tokens=tokens,
+                    seconds=now - started,
+                    progress=progress,
+                    tokens_per_second=pace,
+                    losses=[round(float(loss), 3) for loss in losses],
+                )
+            if now - saved > self.args.every * 60:
+                self.report(event="snapshot", step=step, **self.evaluate())
+                self.save()
+                saved = time.monotonic()
+        self.report(event="end", step=step, tokens=tokens, **self.evaluate())
+        self.save()
+        (self.args.out / "done").touch()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the corpus parts and tokenizer.json")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--train", nargs="+", default=["train-00.jsonl.xz"], help="parts; all but the first may arrive later"
+    )
+    parser.add_argument("--minutes", type=float, default=20.0, help="training time, compilation excluded")
+    parser.add_argument(
+        "--until", type=float, default=0.0, help="hard end in seconds after the start, everything included"
+    )
+    parser.add_argument("--every", type=float, default=3.0, help="minutes between snapshots")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--rate", type=float, default=2.5e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--held-out", type=int, default=4, help="batches of held-out text per evaluation")
+    parser.add_argument("--start", type=Path, help="weights to go on from")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
+    parser.add_argument("--tiny", action="store_true", help="a small network, to rehearse on a CPU")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    Trainer(args).run()
+
+
+if __name__ == "__main__":
+    main()
