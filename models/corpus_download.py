@@ -20,9 +20,7 @@ Use = Literal["train", "held-out"]
 
 PACKAGES_TSV = Path(__file__).with_name("packages.tsv")
 CPYTHON = "cpython"  # comes from the running interpreter's own Lib/, not from a wheel
-BATCH = (
-    8  # wheels per pip process: enough to spread pip's start-up time, few enough to lose little on a failure
-)
+BATCH = 8  # wheels per pip process: enough to spread its start-up time, few enough to repeat after a failure
 
 
 class PackageListError(Exception):
@@ -56,9 +54,7 @@ def read_packages(path: Path = PACKAGES_TSV) -> list[Package]:
             if normalise(name) in seen:
                 raise PackageListError(f"{path}:{number}: {name} is listed twice; keep one row")
             seen.add(normalise(name))
-            packages.append(
-                Package(name, row["version"], row["licence"], "train" if use == "train" else "held-out")
-            )
+            packages.append(Package(name, row["version"], row["licence"], "train" if use == "train" else "held-out"))
     return packages
 
 
@@ -99,7 +95,4 @@ def _pip(batch: Sequence[Package], folder: Path) -> bool:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder)]
     command += [f"{p.name}=={p.version}" for p in batch]
-    return (
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
-        == 0
-    )
+    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
