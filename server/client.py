@@ -1,29 +1,36 @@
 """How everything but the engine talks to the engine process: one client, over the Unix socket.
 
-Free of torch. ``EngineClient.connect()`` finds the engine of this user or starts it; ``complete()`` streams the
-answer; leaving the stream early cancels the generation.
+Free of torch. ``EngineClient.connect()`` finds the engine of this user or starts it; ``complete()`` streams
+the answer; leaving the stream early cancels the generation.
 
-    client = await EngineClient.connect()
-    async with contextlib.aclosing(client.complete(request)) as events:
-        async for event in events:
-            ...
+    async with await EngineClient.connect() as client:
+        async with contextlib.aclosing(client.complete(request)) as events:
+            async for event in events:
+                ...
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, Health
+import httpx
 
+from server.process.attach import Attachment, EngineUnavailable
+from server.process.probe import NoAnswer, ask_health, open_http
+from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, CompletionText, Health
 
-class EngineUnavailable(Exception):
-    """There is no engine to talk to: it can't be started, died or doesn't answer. str() is one line that says why."""
+__all__ = ["EngineClient", "EngineError", "EngineUnavailable", "complete_once"]
+
+SILENCE_S = 30.0
+"""A stream that shows no sign of life this long is given up: the engine sends one every few seconds."""
 
 
 class EngineError(Exception):
-    """The engine answered with an error. str() is one line.
+    """The engine refused a request. str() is one line.
 
     status: the HTTP status. code: a stable name for programs, such as ``context_overflow``.
     """
@@ -37,40 +44,107 @@ class EngineError(Exception):
 class EngineClient:
     """A connection to the engine process. Safe for many requests at once on one event loop."""
 
+    def __init__(self, http: httpx.AsyncClient, health: Health, *, start: bool, model: str | None) -> None:
+        """Use ``connect``."""
+        self._http = http
+        self._health = health
+        self._start = start
+        self._model = model
+        self._reconnecting = asyncio.Lock()
+
     @classmethod
     async def connect(cls, *, start: bool = True, model: str | None = None) -> EngineClient:
         """Attach to this user's engine once it is ready; start it when there is none and ``start`` is true.
 
-        model: a path or a known name; an engine that holds another model, or is of another version, is replaced as
-        soon as it is idle. None takes the model that runs, or the default one. Raises EngineUnavailable, with the
-        engine's own line when it failed to start.
+        model: a path or a known name; an engine that holds another model, or is of another version, is
+        replaced as soon as it is idle. None takes the model that runs, else the one in the environment
+        variable DRAFTLINE_MODEL, else the embedded one. Raises EngineUnavailable, with the engine's own line
+        when it failed to start.
         """
-        raise NotImplementedError
+        attachment = Attachment(start=start, model=model, any_version=False)
+        http = open_http(attachment.places.socket)
+        try:
+            health = await attachment.wait_until_ready(http)
+        except BaseException:
+            await http.aclose()
+            raise
+        return cls(http, health, start=start, model=model)
 
-    def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent]:
+    @property
+    def engine_pid(self) -> int:
+        """Process id of the engine last heard of."""
+        return self._health.pid
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent]:
         """Stream one answer: any number of CompletionText, then exactly one CompletionFinished.
 
-        Closing the generator (or cancelling the task that reads it) cancels the generation in the engine. Raises
-        EngineUnavailable at once when the engine dies meanwhile (the next call starts or finds a new one), and
-        EngineError for a refused request (``context_overflow``, ``bad_request``).
+        Closing the generator (or cancelling the task that reads it) cancels the generation in the engine.
+        Raises EngineUnavailable at once when the engine dies after it took the request (the next call starts or
+        finds a new one), and EngineError for a refused request (``context_overflow``, ``bad_request``). A
+        request that the engine had not taken yet is sent again to the next engine.
         """
-        raise NotImplementedError
+        body = json.dumps(request.to_json()).encode()
+        for last_try in (False, True):
+            engine = self._health
+            taken = False
+            try:
+                async with self._http.stream(
+                    "POST", "/draftline/v1/complete", content=body, timeout=httpx.Timeout(SILENCE_S)
+                ) as response:
+                    if response.status_code == 200:
+                        taken = True
+                        finished = False
+                        async for event in _events(response):
+                            finished = isinstance(event, CompletionFinished)
+                            yield event
+                        if not finished:
+                            raise _died(engine)
+                        return
+                    refusal = _refusal(response.status_code, await response.aread())
+                if refusal.status != 503 or last_try:
+                    raise refusal
+            except httpx.TimeoutException as error:
+                raise EngineUnavailable(
+                    f"the engine process {engine.pid} does not answer; end it with `draftline stop`"
+                ) from error
+            except httpx.TransportError as error:
+                if taken or last_try:
+                    raise _died(engine) from error
+            await self._reconnect(engine)
 
     async def complete_text(self, request: CompletionRequest) -> tuple[str, CompletionFinished]:
-        """The whole answer at once."""
-        raise NotImplementedError
+        """The whole answer at once. Raises as ``complete``."""
+        pieces: list[str] = []
+        async for event in self.complete(request):
+            if isinstance(event, CompletionText):
+                pieces.append(event.text)
+            else:
+                finished = event
+        return "".join(pieces), finished
 
     async def health(self) -> Health:
-        """What the engine says about itself: context length, measured prefill rate, model, state."""
-        raise NotImplementedError
+        """What the engine says about itself: context length, measured prefill rate, model, state.
+
+        Raises EngineUnavailable when it is gone or does not answer; starts nothing.
+        """
+        try:
+            health = await ask_health(self._http)
+        except NoAnswer as error:
+            raise EngineUnavailable(f"the engine process {self._health.pid} does not answer") from error
+        if health is None:
+            raise _died(self._health)
+        self._health = health
+        return health
 
     async def stop(self) -> None:
         """End the engine process and wait until it is gone."""
-        raise NotImplementedError
+        from server.process.stop import stop_engine
+
+        await stop_engine()
 
     async def aclose(self) -> None:
         """Drop the connections; the engine goes on."""
-        raise NotImplementedError
+        await self._http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,3 +153,51 @@ class EngineClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    async def _reconnect(self, lost: Health) -> None:
+        """Attach again after ``lost`` went away; requests that lost it together wait for one new engine."""
+        async with self._reconnecting:
+            if self._health is not lost:
+                return
+            # Any version: a client that has been running since before an upgrade must not undo it.
+            attachment = Attachment(start=self._start, model=self._model, any_version=True)
+            self._health = await attachment.wait_until_ready(self._http)
+
+
+async def _events(response: httpx.Response) -> AsyncGenerator[CompletionEvent]:
+    rest = b""
+    async for chunk in response.aiter_raw():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield _event(json.loads(line))
+
+
+def _event(value: dict[str, Any]) -> CompletionEvent:
+    if "finished" in value:
+        return CompletionFinished.from_json(value["finished"])
+    return CompletionText(value["text"])
+
+
+def _refusal(status: int, body: bytes) -> EngineError:
+    try:
+        error = json.loads(body)["error"]
+        return EngineError(error["message"], status=status, code=error["code"])
+    except (ValueError, KeyError, TypeError):
+        return EngineError(f"the engine answered with HTTP status {status}", status=status, code="unknown")
+
+
+def _died(engine: Health) -> EngineUnavailable:
+    return EngineUnavailable(f"the engine process {engine.pid} ended; the next request starts a new one")
+
+
+def complete_once(
+    request: CompletionRequest, *, start: bool = True, model: str | None = None
+) -> tuple[str, CompletionFinished]:
+    """``connect`` and one whole answer, for callers without an event loop. Raises as both."""
+
+    async def run() -> tuple[str, CompletionFinished]:
+        async with await EngineClient.connect(start=start, model=model) as client:
+            return await client.complete_text(request)
+
+    return asyncio.run(run())

@@ -1,0 +1,93 @@
+"""The native endpoint of Draftline's own clients: segments in, NDJSON events out (``server/wire.py``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Literal
+
+from prompts.stops import stop_rule
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from prompts.segments import Role, Segment
+from server.api.errors import bad_request
+from server.api.fields import Fields, read_json_object
+from server.api.host import EngineHost
+from server.api.running import Asked, Running, start
+from server.api.sampling import MAX_TOKENS, read_sampling
+from server.api.streaming import StreamedAnswer
+from server.request import FinishedEvent, Priority
+from server.wire import CompletionFinished, Route, StopName
+
+StopWhen = Literal["now", "idle"]
+
+
+async def complete(request: Request) -> Response:
+    """``POST /draftline/v1/complete``"""
+    host: EngineHost = request.app.state.host
+    asked = _read(await read_json_object(request))
+    running = await start(host, asked)
+    return StreamedAnswer(_lines(running), media_type="application/x-ndjson", keep_alive=b"\n", cancel=running.cancel)
+
+
+async def stop(request: Request) -> Response:
+    """``POST /draftline/v1/stop``, with ``{"when": "now" | "idle"}``: ends the process."""
+    host: EngineHost = request.app.state.host
+    when = "now"
+    if await request.body():
+        when = (await read_json_object(request)).choice("when", "now", StopWhen)
+    host.stop(when_idle=when == "idle")
+    return JSONResponse({"status": "stopping", "active": host.active})
+
+
+def _read(fields: Fields) -> Asked:
+    route: Route = fields.choice("route", "fim", Route)
+    segments = tuple(_read_segment(part) for part in fields.objects("segments"))
+    if not segments:
+        raise bad_request("segments: at least one segment is required", "segments")
+    name: StopName = fields.choice("stop", "none", StopName)
+    before = "".join(s.text for s in segments if s.role in ("prefix", "text"))
+    after = "".join(s.text for s in segments if s.role == "suffix")
+    priority: Priority = fields.choice("priority", "completion", Priority)
+    return Asked(
+        route=route,
+        segments=segments,
+        max_tokens=fields.integer("max_tokens", 128, 1, MAX_TOKENS),
+        sampling=read_sampling(fields.object("sampling"), temperature=0.0),
+        stop=stop_rule(name, before, after),
+        timeout_ms=fields.number("timeout_ms", None, 1, 3_600_000),
+        priority=priority,
+        speculate=fields.boolean("speculate", True),
+    )
+
+
+def _read_segment(part: Fields) -> Segment:
+    role: Role = part.choice("role", None, Role)
+    return Segment(
+        role=role,
+        text=part.text("text"),
+        source=part.optional_text("source") or "",
+        path=part.optional_text("path"),
+        checkpoint=part.boolean("checkpoint", False),
+    )
+
+
+async def _lines(running: Running) -> AsyncGenerator[bytes]:
+    async for event in running.events():
+        if isinstance(event, FinishedEvent):
+            finished = CompletionFinished(
+                reason=event.reason,
+                counters=event.counters,
+                detail=event.detail,
+                first_difference=running.prompt.first_difference(event.counters.reused),
+                segment_tokens=running.prompt.segment_tokens,
+            )
+            yield _line(finished.to_json())
+        else:
+            yield _line({"text": event.text})
+
+
+def _line(value: object) -> bytes:
+    # ASCII only: no character of the text can be taken for a line end.
+    return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"

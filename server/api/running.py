@@ -1,0 +1,195 @@
+"""One accepted request from the engine's acceptance to its end: events out, cancellation in, one line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+from prompts.segments import Segment
+from server.api.errors import ApiError, bad_request
+from server.api.host import EngineHost
+from server.request import (
+    Counters,
+    Event,
+    FinishedEvent,
+    GenerationRequest,
+    Priority,
+    SamplingParams,
+    StopRule,
+    TextEvent,
+)
+from server.wire import Route
+
+if TYPE_CHECKING:
+    from server.engine import Engine, Generation
+    from server.model.tokenizer import Tokenizer
+
+log = logging.getLogger("draftline.engine")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt in tokens. starts: index of each segment's first token. checkpoints: as in GenerationRequest."""
+
+    ids: list[int]
+    checkpoints: tuple[int, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def segment_tokens(self) -> tuple[int, ...]:
+        ends = (*self.starts[1:], len(self.ids))
+        return tuple(end - start for start, end in zip(self.starts, ends, strict=True))
+
+    def first_difference(self, reused: int) -> int | None:
+        """Index of the first segment not wholly among the ``reused`` tokens.
+
+        None when all were: the last token of a prompt is always computed again, for its logits.
+        """
+        if reused >= len(self.ids) - 1:
+            return None
+        ends = (*self.starts[1:], len(self.ids))
+        return next(index for index, end in enumerate(ends) if end > reused)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What both completion endpoints ask of the engine, checked but not yet in tokens."""
+
+    route: Route
+    segments: tuple[Segment, ...]
+    max_tokens: int
+    sampling: SamplingParams
+    stop: StopRule | None = None
+    timeout_ms: float | None = None
+    priority: Priority = "completion"
+    speculate: bool = True
+
+
+def encode_prompt(route: Route, segments: Sequence[Segment], tokenizer: Tokenizer) -> Prompt:
+    """Tokens of the segments, each tokenised by itself. Raises ApiError for a route this model can't serve."""
+    if route == "fim":
+        from prompts.fim import fim_tokens
+
+        try:
+            tokens = fim_tokens(segments, tokenizer)
+        except ValueError as error:
+            raise bad_request(str(error), "segments", "bad_segments") from error
+        return Prompt(tokens.ids, tuple(tokens.checkpoints), tuple(tokens.starts))
+    ids: list[int] = []
+    starts: list[int] = []
+    checkpoints: list[int] = []
+    for segment in segments:
+        starts.append(len(ids))
+        ids += tokenizer.encode(segment.text)
+        if segment.checkpoint:
+            checkpoints.append(len(ids))
+    return Prompt(ids, tuple(checkpoints), tuple(starts))
+
+
+class Running:
+    """A request the engine has accepted. Its events wait in a queue, so that a slow or absent reader holds up nothing."""
+
+    def __init__(self, host: EngineHost, generation: Generation, asked: Asked, prompt: Prompt) -> None:
+        self.asked = asked
+        self.prompt = prompt
+        self._host = host
+        self._generation = generation
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        host.begin(self)
+        self._pump = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        finished: FinishedEvent | None = None
+        detail = "the engine ended the request without a reason"
+        try:
+            async for event in self._generation:
+                if isinstance(event, FinishedEvent):
+                    finished = event
+                    break
+                self._events.put_nowait(event)
+        except Exception as error:
+            log.exception("a generation failed")
+            detail = f"{type(error).__name__}: {error}"
+        finally:
+            if finished is None:
+                finished = FinishedEvent("error", Counters(), detail)
+            self._events.put_nowait(finished)
+            log_finished(self.asked.route, finished)
+            self._host.end(self)
+
+    async def events(self) -> AsyncGenerator[TextEvent | FinishedEvent]:
+        """Every event once; the last is FinishedEvent."""
+        while True:
+            event = await self._events.get()
+            yield event
+            if isinstance(event, FinishedEvent):
+                return
+
+    def cancel(self) -> None:
+        """End the generation within one cycle. Nothing happens when it has ended."""
+        self._generation.cancel()
+
+
+def log_finished(route: str, finished: FinishedEvent) -> None:
+    """The one line a request leaves in the log: its reason and its counters, never a word of its text."""
+    c = finished.counters
+    log.info(
+        "completion route=%s reason=%s prompt=%d reused=%d prefilled=%d generated=%d drafted=%d accepted=%d "
+        "cycles=%d ttft_ms=%.1f total_ms=%.1f tokens_per_second=%.1f%s",
+        route,
+        finished.reason,
+        c.prompt_tokens,
+        c.reused,
+        c.prefilled,
+        c.generated,
+        c.drafted,
+        c.accepted,
+        c.cycles,
+        c.ttft_ms,
+        c.total_ms,
+        c.tokens_per_second,
+        f" detail={finished.detail!r}" if finished.detail else "",
+    )
+
+
+async def start(host: EngineHost, asked: Asked) -> Running:
+    """Hand a request to the engine. Raises ApiError: 503 while loading, 400 when it can't fit."""
+    engine = host.engine()
+    # A long prompt takes tens of milliseconds to tokenise: other requests and /health go on meanwhile.
+    prompt = await to_thread.run_sync(encode_prompt, asked.route, asked.segments, engine.tokenizer)
+    if not prompt.ids:
+        raise bad_request("the prompt is empty", "prompt", "empty_prompt")
+    generation = _submit(host.engine(), asked, prompt)
+    return Running(host, generation, asked, prompt)
+
+
+def _submit(engine: Engine, asked: Asked, prompt: Prompt) -> Generation:
+    from server.engine import ContextOverflow
+
+    try:
+        return engine.submit(
+            GenerationRequest(
+                ids=prompt.ids,
+                max_tokens=asked.max_tokens,
+                checkpoints=prompt.checkpoints,
+                sampling=asked.sampling,
+                stop=asked.stop,
+                timeout_ms=asked.timeout_ms,
+                priority=asked.priority,
+                speculate=asked.speculate,
+            )
+        )
+    except ContextOverflow as error:
+        raise ApiError(
+            400,
+            "context_overflow",
+            f"the prompt has {error.have} tokens and this model's context holds {error.limit}; shorten the prompt",
+            "prompt",
+            have=error.have,
+            limit=error.limit,
+        ) from error

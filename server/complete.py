@@ -1,0 +1,124 @@
+"""``draftline complete FILE:LINE:COL``: one completion for people and scripts, by the language server's own core."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from lsp.completion import Outcome, Workplace, complete_at
+from prompts.context import NoPromptBudget
+from prompts.ignore import IgnoreRules
+from prompts.text import Cursor, SourceText
+from server.client import EngineClient, EngineError, EngineUnavailable
+
+
+class BadPlace(Exception):  # noqa: N818
+    """FILE:LINE:COL names no place in a text. str() is one line that says why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """cursor: from 0, column in characters."""
+
+    path: Path
+    text: str
+    cursor: Cursor
+
+
+def read_place(argument: str) -> Place:
+    """The text and the cursor that ``FILE:LINE:COL`` stands for; FILE may hold colons. Raises BadPlace."""
+    file, line, column = _split(argument)
+    path = Path(file).absolute()
+    try:
+        if path.is_dir():
+            raise BadPlace(f"{file} is a directory; name a file")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BadPlace(f"there is no file {file}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BadPlace(f"{file} can't be read: {reason}") from error
+    try:
+        if b"\0" in data:
+            raise ValueError
+        text = data.decode("utf-8-sig")
+    except ValueError:
+        raise BadPlace(f"{file} is not a text file in UTF-8") from None
+    lines = SourceText.from_text(text).lines
+    if line > len(lines):
+        raise BadPlace(f"{file} has {_count(len(lines), 'line')}, and line {line} is asked for")
+    length = len(lines[line - 1])
+    if column > length + 1:
+        raise BadPlace(
+            f"line {line} of {file} has {_count(length, 'character')}, so the last column is {length + 1}, "
+            f"and column {column} is asked for"
+        )
+    return Place(path, text, Cursor(line - 1, column - 1))
+
+
+def _split(argument: str) -> tuple[str, int, int]:
+    parts = argument.rsplit(":", 2)
+    if len(parts) != 3 or not parts[0]:
+        raise BadPlace(f"expected FILE:LINE:COL, such as main.py:12:5, got {argument!r}")
+    numbers = []
+    for name, digits in zip(("LINE", "COL"), parts[1:], strict=True):
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 10 and int(digits) > 0):
+            raise BadPlace(f"expected FILE:LINE:COL with {name} a whole number from 1, got {digits!r} in {argument!r}")
+        numbers.append(int(digits))
+    return parts[0], numbers[0], numbers[1]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _repository(path: Path) -> Path | None:
+    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
+
+
+async def _complete(place: Place, model: str | None) -> Outcome:
+    root = _repository(place.path)
+    if IgnoreRules().excluded(place.path, root or place.path.parent):
+        return Outcome("excluded", detail="an ignored file or one that looks like a secret")
+    shown = place.path.relative_to(root).as_posix() if root else place.path.name
+    try:
+        async with await EngineClient.connect(model=model) as client:
+            return await complete_at(
+                client, place.text, shown, place.cursor, workplace=Workplace(repository=root.name if root else None)
+            )
+    except (EngineUnavailable, EngineError, NoPromptBudget) as error:
+        return Outcome("error", detail=str(error))
+
+
+def run(argument: str, *, as_json: bool, model: str | None) -> int:
+    """Print one completion; the exit code is 1 when there was an error. Raises BadPlace."""
+    place = read_place(argument)
+    try:
+        outcome = asyncio.run(_complete(place, model))
+    except KeyboardInterrupt:
+        outcome = Outcome("cancelled")
+    if as_json:
+        report = {"text": outcome.text, "reason": outcome.reason, **outcome.figures()}
+        if outcome.detail:
+            report["detail"] = outcome.detail
+        print(json.dumps(report))
+    elif outcome.reason == "shown":
+        print(outcome.text)
+    if outcome.reason == "error":
+        print(f"draftline: {outcome.detail}", file=sys.stderr)
+        return 1
+    if not as_json:
+        print(_figures(outcome), file=sys.stderr)
+    return 0
+
+
+def _figures(outcome: Outcome) -> str:
+    c = outcome.counters
+    told = f"{outcome.reason} ({outcome.detail})" if outcome.detail else outcome.reason
+    return (
+        f"{told}: {c.ttft_ms:.0f} ms to the first token, {c.prefilled} tokens prefilled, {c.reused} reused, "
+        f"{c.drafted} drafted, {c.accepted} accepted, {c.tokens_per_second:.0f} tokens/s"
+    )

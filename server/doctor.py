@@ -1,0 +1,143 @@
+"""``draftline doctor``: what is installed, which model and executor would run and why, and whether the engine lives."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import math
+import platform
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from server import __version__
+from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_id
+from server.process.lock import lock_holder
+from server.process.memory import TooLittleMemory, available_memory, check_memory
+from server.process.places import Places, RuntimeDirectoryError, find_places
+from server.process.probe import NoAnswer, probe
+
+DISTRIBUTIONS = ("gguf", "tokenizers", "pygls", "starlette", "uvicorn", "httpx")
+
+Finding = tuple[str, str, bool]
+"""What was looked at, what was found, and whether that is all right."""
+
+
+def run(model: str | None) -> int:
+    """Print every finding; 0 when a completion would work, else 1."""
+    findings = [*_installation(), *_torch(), *_model(model), *_engine()]
+    width = max(len(name) for name, _, _ in findings)
+    for name, found, good in findings:
+        print(f"{'  ' if good else '! '}{name:<{width}}  {found}")
+    return 0 if all(good for _, _, good in findings) else 1
+
+
+def _installation() -> Iterator[Finding]:
+    yield "draftline", f"{__version__} in {Path(__file__).parent.parent}", True
+    yield "python", f"{platform.python_version()} ({sys.executable}), {platform.platform()}", True
+    for name in DISTRIBUTIONS:
+        try:
+            yield name, importlib.metadata.version(name), True
+        except importlib.metadata.PackageNotFoundError:
+            yield name, "not installed; install Draftline again", False
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield "torch", f"can't be imported: {error}; install Draftline again", False
+        return
+    yield "torch", f"{torch.__version__}, {torch.get_num_threads()} threads", True
+    if not torch.cuda.is_available():
+        built = "this build of torch has no CUDA" if torch.version.cuda is None else "torch sees no CUDA device"
+        yield "GPU", f"none: {built}", True
+    else:
+        for index in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(index)
+            text = f"{card.name}, sm_{card.major}{card.minor}, {card.total_memory / 1e9:.1f} GB"
+            yield f"GPU {index}", text, True
+
+
+def _model(asked: str | None) -> Iterator[Finding]:
+    name = asked_model(asked)
+    try:
+        path = find_model(name)
+    except ModelNotFound as error:
+        yield "model", str(error), False
+        return
+    try:
+        from server.gguf.errors import ModelFileError
+        from server.gguf.reader import ModelFile
+        from server.model.config import ModelConfig
+    except (ImportError, OSError):
+        yield "model", f"{path}, not looked at without torch", False
+        return
+    try:
+        file = ModelFile.open(path)
+        ModelConfig.from_file(file)
+        weights = sum(math.prod(info.shape) for info in file.tensors.values())
+        types = Counter[str]()
+        for info in file.tensors.values():
+            types[info.type.name] += math.prod(info.shape)
+        context = file.value("qwen35.context_length", int, 0)
+    except ModelFileError as error:
+        yield "model", str(error), False
+        return
+    kinds = ", ".join(name for name, _ in types.most_common(3))
+    label = f"{model_id(path)} (the default)" if name in (None, EMBEDDED) else model_id(path)
+    drafts = "with an MTP head" if any(".nextn." in tensor for tensor in file.tensors) else "without an MTP head"
+    size = f"{path.stat().st_size / 1e6:.1f} MB, {weights / 1e6:.1f} M weights ({kinds}) {drafts}"
+    yield "model", f"{label}: {path}", True
+    yield "", f"{size}, context of {context} tokens", True
+    yield _memory(path, weights)
+    yield "executor", _executor(), True
+
+
+def _memory(path: Path, weights: int) -> Finding:
+    try:
+        check_memory(path, weights)
+    except TooLittleMemory as error:
+        return "memory", str(error), False
+    return "memory", f"{available_memory() / 1e9:.1f} GB available, enough for this model", True
+
+
+def _executor() -> str:
+    import torch
+
+    where = "the CPU (no CUDA device)" if not torch.cuda.is_available() else "CUDA"
+    return f"torch on {where}; the CUDA megakernel is not part of this version"
+
+
+def _engine() -> Iterator[Finding]:
+    try:
+        places = find_places()
+    except RuntimeDirectoryError as error:
+        yield "runtime", str(error), False
+        return
+    yield "runtime", str(places.runtime), True
+    yield "log", str(places.log), True
+    holder = lock_holder(places.lock)
+    if holder is None:
+        yield "engine", "not running; the first completion starts it", True
+        return
+    try:
+        health = asyncio.run(probe(places.socket))
+    except NoAnswer:
+        health = None
+    if health is None:
+        yield "engine", f"process {holder} does not answer; end it with `draftline stop`", False
+        return
+    facts = f"process {health.pid}, version {health.version}, up {health.uptime_s:.0f} s, {health.active} requests"
+    yield "engine", f"{health.status}: {facts}", True
+    yield "", f"model {health.model}, {health.prefill_tokens_per_second:.0f} tokens/s prefill", True
+    yield "", f"{places.socket} and {_url(places)}", True
+
+
+def _url(places: Places) -> str:
+    try:
+        return str(json.loads(places.published.read_text(encoding="utf-8"))["url"])
+    except (OSError, ValueError, KeyError):
+        return "an unknown HTTP address"

@@ -1,0 +1,1 @@
+"""The engine as a process: where its files lie, how it is started, how it ends."""

@@ -1,0 +1,274 @@
+"""``draftline serve``: one engine process from its lock to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from server import __version__
+from server.api.app import create_app
+from server.api.host import EngineHost
+from server.models_known import ModelNotFound, asked_model, find_model
+from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
+from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
+from server.process.lock import EngineLock, lock_holder
+from server.process.places import Places, RuntimeDirectoryError, find_places
+from server.process.probe import NoAnswer, probe
+
+if TYPE_CHECKING:
+    from server.engine import Engine
+
+log = logging.getLogger("draftline.engine")
+
+DEFAULT_IDLE_MINUTES = 30.0
+LOG_BYTES = 2_000_000
+LOCK_PATIENCE_S = 10.0
+"""How long a new engine waits for one that is ending."""
+STOP_PATIENCE_S = 10.0
+"""How long an ending engine may take before the process ends anyway."""
+
+
+class ServeError(Exception):
+    """The engine can't serve. str() is one line; exit_code tells a client why."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def serve(
+    model: str | None, *, host: str = "127.0.0.1", port: int | None = None, idle_minutes: float = DEFAULT_IDLE_MINUTES
+) -> None:
+    """Load a model and serve it until stopped, idle or killed. Raises ServeError.
+
+    model: a path or a known name, None for the embedded one. port: None takes a free one and publishes it.
+    """
+    try:
+        check_loopback(host)
+        path = find_model(asked_model(model))
+        places = find_places()
+        with (
+            contextlib.closing(_take_lock(places)),
+            contextlib.closing(bind_loopback(host, port)) as listener,
+            _socket(places) as unix,
+        ):
+            _start_log(places)
+            process = EngineProcess(path, places, unix, listener, idle_minutes * 60)
+            try:
+                asyncio.run(process.run())
+            finally:
+                places.published.unlink(missing_ok=True)
+    except (AddressError, ModelNotFound, RuntimeDirectoryError) as error:
+        raise ServeError(str(error)) from error
+    if process.failure:
+        raise ServeError(process.failure)
+
+
+def _take_lock(places: Places) -> EngineLock:
+    """The lock, once an engine that is ending has let it go. Raises ServeError when one stays."""
+
+    async def wait() -> EngineLock:
+        deadline = asyncio.get_running_loop().time() + LOCK_PATIENCE_S
+        running = None
+        while (lock := EngineLock.acquire(places.lock)) is None:
+            with contextlib.suppress(NoAnswer):
+                running = await probe(places.socket)
+            if running is not None and running.status != "stopping":
+                raise ServeError(
+                    f"an engine is already running (process {running.pid}, version {running.version}, model "
+                    f"{running.model_id}); end it with `draftline stop`",
+                    EXIT_ALREADY_RUNNING,
+                )
+            if asyncio.get_running_loop().time() > deadline:
+                raise ServeError(
+                    f"another engine (process {lock_holder(places.lock)}) holds {places.lock} and does not answer; "
+                    f"end it with `draftline stop`",
+                    EXIT_ALREADY_RUNNING,
+                )
+            await asyncio.sleep(0.05)
+        return lock
+
+    return asyncio.run(wait())
+
+
+@contextlib.contextmanager
+def _socket(places: Places) -> Iterator[socket.socket]:
+    listener = bind_socket(places.socket)
+    try:
+        yield listener
+    finally:
+        places.socket.unlink(missing_ok=True)
+        listener.close()
+
+
+def _start_log(places: Places) -> None:
+    """Everything the process has to say goes to the log file, crashes in native code included."""
+    handler = RotatingFileHandler(places.log, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    faulthandler.enable(file=places.log.open("a"))
+
+
+def load_engine(model: Path) -> Engine:
+    """Open, check and load a model file; everything that imports torch happens in here."""
+    from server.engine import Engine
+    from server.gguf.errors import ModelFileError
+    from server.gguf.reader import ModelFile
+    from server.process.memory import TooLittleMemory, check_memory
+
+    try:
+        weights = sum(math.prod(info.shape) for info in ModelFile.open(model).tensors.values())
+        check_memory(model, weights)
+        return Engine(model)
+    except (ModelFileError, TooLittleMemory) as error:
+        raise ServeError(str(error)) from error
+    except MemoryError as error:
+        raise ServeError(f"{model} does not fit into memory; name a smaller model with --model") from error
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to EngineProcess: uvicorn's own handling ends the process before it could clean up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class EngineProcess:
+    """Serves both addresses while the model loads on a thread of its own, and watches for the end."""
+
+    def __init__(
+        self, model: Path, places: Places, unix: socket.socket, loopback: socket.socket, idle_s: float
+    ) -> None:
+        self.failure: str | None = None
+        self._model = model
+        self._places = places
+        self._sockets = [unix, loopback]
+        self._url = http_url(loopback)
+        self._idle_s = idle_s
+        self._host = EngineHost(model, on_stop=self._end)
+        self._host.port = loopback.getsockname()[1]
+        self._engine: Engine | None = None
+        self._server = _Server(
+            uvicorn.Config(
+                create_app(self._host),
+                http="h11",
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                # A client that keeps its connection is a client that is still there: see _idle.
+                timeout_keep_alive=24 * 3600,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, self._on_signal)
+        self._publish()
+        log.info("version %s, model %s, %s, %s", __version__, self._model, self._places.socket, self._url)
+        threading.Thread(target=self._load, args=(loop,), name="load", daemon=True).start()
+        idle = asyncio.create_task(self._stop_when_idle())
+        await self._server.serve(sockets=self._sockets)
+        idle.cancel()
+        # The socket goes before the engine is torn down: a client that comes now starts a new engine.
+        self._places.socket.unlink(missing_ok=True)
+        self._close_engine()
+        log.info("ended%s", f": {self.failure}" if self.failure else "")
+
+    def _end(self) -> None:
+        self._server.should_exit = True
+
+    def _on_signal(self) -> None:
+        if self._host.status == "stopping":
+            self._server.force_exit = True
+        self._host.stop(when_idle=False)
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            engine = load_engine(self._model)
+        except ServeError as error:
+            failure = str(error)
+        except Exception as error:
+            log.exception("loading failed")
+            failure = f"{self._model} can't be loaded: {type(error).__name__}: {error}; see {self._places.log}"
+        else:
+            loop.call_soon_threadsafe(self._ready, engine)
+            return
+        loop.call_soon_threadsafe(self._failed, " ".join(failure.split()))
+
+    def _ready(self, engine: Engine) -> None:
+        self._engine = engine
+        self._host.ready(engine)
+        log.info("ready after %.1f s", self._host.health().uptime_s)
+        print(
+            f"draftline {__version__} serves {self._host.model_id} on {self._places.socket} and {self._url}", flush=True
+        )
+
+    def _failed(self, failure: str) -> None:
+        self.failure = failure
+        self._host.stop(when_idle=False)
+
+    def _publish(self) -> None:
+        """Tell people and scripts where the engine is: the port may be any free one."""
+        facts = {
+            "pid": os.getpid(),
+            "version": __version__,
+            "model": str(self._model),
+            "socket": str(self._places.socket),
+            "url": self._url,
+        }
+        temporary = self._places.published.with_suffix(".new")
+        temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        temporary.chmod(0o600)
+        temporary.replace(self._places.published)
+
+    async def _stop_when_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(5.0, self._idle_s / 4))
+            if self._clients():
+                self._host.touch()
+            elif self._host.idle_s > self._idle_s:
+                log.info("no client for %.1f minutes", self._idle_s / 60)
+                self._host.stop(when_idle=True)
+
+    def _clients(self) -> int:
+        """Open connections on the Unix socket: a language server keeps one while its editor is open."""
+        connections = self._server.server_state.connections
+        return sum(isinstance(c.transport.get_extra_info("sockname"), str) for c in connections)
+
+    def _close_engine(self) -> None:
+        if self._engine is None:
+            return
+        # Nothing may keep a dead engine's memory and lock: if the worker doesn't end, the process does.
+        watchdog = threading.Timer(STOP_PATIENCE_S, os._exit, args=(EXIT_FAILED,))
+        watchdog.daemon = True
+        watchdog.start()
+        self._engine.close()
+        watchdog.cancel()
+
+
+def report(error: ServeError) -> None:
+    """The one line of a failed start, on stderr and, when it has been opened, in the log."""
+    log.error("%s", error)
+    print(f"draftline: {error}", file=sys.stderr, flush=True)
