@@ -92,11 +92,7 @@ def compress(source: Path, target: Path) -> int:
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a part, compressed (``.xz``) or not."""
-    with (
-        lzma.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".xz"
-        else path.open(encoding="utf-8") as lines
-    ):
+    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
@@ -134,9 +130,7 @@ def build(out: Path, wheels: Path, packages: Sequence[Package], processes: int) 
     missing = download(packages, wheels)
     clock.say(f"wheels ready, {len(missing)} missing")
     if lost := [p.name for p in missing if p.use == "held-out"]:
-        raise CorpusError(
-            f"held-out packages missing: {', '.join(lost)}; without them train text can't be kept apart"
-        )
+        raise CorpusError(f"held-out packages missing: {', '.join(lost)}; without them train text can't be kept apart")
     with ProcessPoolExecutor(processes) as pool:
         jobs = [pool.submit(collect, p, wheels, SEED) for p in packages if p not in missing]
         collected = [job.result() for job in jobs]
@@ -159,9 +153,7 @@ def build(out: Path, wheels: Path, packages: Sequence[Package], processes: int) 
         sizes = dict(zip(targets, pool.map(compress, sources, targets), strict=True))
     clock.say("; ".join(f"{target.name} {size / 2**20:.1f} MiB" for target, size in sizes.items()))
     if large := [target.name for target, size in sizes.items() if size > MAX_PART_BYTES]:
-        raise CorpusError(
-            f"{', '.join(large)}: over {MAX_PART_BYTES >> 20} MiB; lower PART_BYTES and run again"
-        )
+        raise CorpusError(f"{', '.join(large)}: over {MAX_PART_BYTES >> 20} MiB; lower PART_BYTES and run again")
 
 
 class _Clock:
@@ -178,9 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line of the corpus builder."""
     parser = argparse.ArgumentParser(prog="models.corpus", description="Build the training corpus.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the finished files")
-    parser.add_argument(
-        "--wheels", type=Path, default=Path("build/wheels"), help="folder for downloaded wheels"
-    )
+    parser.add_argument("--wheels", type=Path, default=Path("build/wheels"), help="folder for downloaded wheels")
     parser.add_argument("--packages", type=Path, default=PACKAGES_TSV, help="table of pinned packages")
     parser.add_argument("--processes", type=int, default=2, help="processes for filtering and compressing")
     options = parser.parse_args(arguments)

@@ -78,9 +78,7 @@ def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Tokenizer:
     """
     room = vocabulary - len(SPECIAL_TOKENS)
     if room < 256:
-        raise TokenizerError(
-            f"a vocabulary of {vocabulary} is too small; it needs {256 + len(SPECIAL_TOKENS)} or more"
-        )
+        raise TokenizerError(f"a vocabulary of {vocabulary} is too small; it needs {256 + len(SPECIAL_TOKENS)} or more")
     tokenizer = untrained()
     trainer = trainers.BpeTrainer(
         vocab_size=room,
@@ -120,19 +118,13 @@ def bytes_per_token(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line of the tokenizer's trainer."""
     parser = argparse.ArgumentParser(prog="models.train_tokenizer", description="Train the tokenizer.")
-    parser.add_argument(
-        "--text", type=Path, required=True, help="folder with train-NN.jsonl and heldout.jsonl"
-    )
+    parser.add_argument("--text", type=Path, required=True, help="folder with train-NN.jsonl and heldout.jsonl")
     parser.add_argument("--out", type=Path, required=True, help="tokenizer file to write, in HF format")
-    parser.add_argument(
-        "--vocabulary", type=int, default=VOCABULARY, help="number of tokens, special ones included"
-    )
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="number of tokens, special ones included")
     options = parser.parse_args(arguments)
     parts = sorted(options.text.glob("train-*.jsonl"))
     if not parts:
-        print(
-            f"train_tokenizer: no train-NN.jsonl in {options.text}; run models.corpus first", file=sys.stderr
-        )
+        print(f"train_tokenizer: no train-NN.jsonl in {options.text}; run models.corpus first", file=sys.stderr)
         return 1
     start = time.monotonic()
     try:

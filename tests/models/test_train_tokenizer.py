@@ -87,9 +87,7 @@ def test_learnt_merges_make_tokens_longer_than_bytes() -> None:
 
 def test_the_sample_is_a_seeded_share_of_all_parts(tmp_path: Path) -> None:
     for part in range(2):
-        rows = [
-            json.dumps({"package": "p", "path": f"{n}.py", "text": f"{part}-{n:04}" * 10}) for n in range(500)
-        ]
+        rows = [json.dumps({"package": "p", "path": f"{n}.py", "text": f"{part}-{n:04}" * 10}) for n in range(500)]
         (tmp_path / f"train-{part:02}.jsonl").write_text("\n".join(rows) + "\n")
     parts = sorted(tmp_path.glob("*.jsonl"))
     size = sum(p.stat().st_size for p in parts) // 2
@@ -109,8 +107,6 @@ def test_the_command_writes_a_file_that_loads(tmp_path: Path, capsys: pytest.Cap
     assert Tokenizer.from_file(str(out)).get_vocab_size() == 300
 
 
-def test_the_command_says_what_to_run_when_there_is_no_text(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_to_run_when_there_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--text", str(tmp_path), "--out", str(tmp_path / "t.json")]) == 1
     assert "run models.corpus first" in capsys.readouterr().err
