@@ -1,6 +1,7 @@
 """One answer, cycle by cycle: draft, verify, accept, roll back, catch up.
 
-Between cycles the newest token is sampled but not yet in the trunk; the sequence state holds verified tokens only.
+Between cycles the newest token is sampled but not yet in the trunk; the sequence state holds verified tokens
+only.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Decoder:
     def cycle(self, limit: int) -> Cycle:
         """The next 1 to ``limit`` tokens of the answer. An end token is the last of its cycle.
 
-        The trunk grows by as many tokens as the cycle returns: the last token before it and the accepted drafts.
+        The trunk grows by as many tokens as the cycle returns: the last token before it and the accepted
+        drafts.
         """
         began = self._clock()
         draft = self._draft(limit - 1)

@@ -1,16 +1,16 @@
 """How many rows to draft in a cycle: as many as pay, judged by what cycles cost and yielded so far.
 
 Whether to draft at all is decided by realised yield: tokens per second of the cycles that drafted against the
-rate without drafts, 1 / t₀. How far is decided draft by draft. One more row costs s seconds, in which the engine
-makes r·s tokens at its present rate r, and it yields a token with the probability that all drafts so far and
-the next one are right; so drafting goes on while
+rate without drafts, 1 / t₀. How far is decided draft by draft. One more row costs s seconds, in which the
+engine makes r·s tokens at its present rate r, and it yields a token with the probability that all drafts so
+far and the next one are right; so drafting goes on while
 
     P(drafts 1..j right) · P(draft j + 1 right | those) ≥ r · s
 
-(the stopping rule that maximises tokens per second: subtract r times the cost and the ratio becomes a sum). The
-drafter's own probabilities tell how likely the drafts at hand are right, corrected by how often drafts of that
-probability were. Everything is an exponential average, so it follows the machine and the text. There is no clock
-and no chance in here: equal observations give equal decisions.
+(the stopping rule that maximises tokens per second: subtract r times the cost and the ratio becomes a sum).
+The drafter's own probabilities tell how likely the drafts at hand are right, corrected by how often drafts of
+that probability were. Everything is an exponential average, so it follows the machine and the text. There is
+no clock and no chance in here: equal observations give equal decisions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DEPTH = 7
 _TOUR = (3, 0, 1, 3, 0, 1)
 """Depths of the first cycles, each twice: the first run of a row count also sets up its kernels."""
 _LOOK_DEEPER = 16
-"""Every so many drafting cycles the next draft is taken to be right, so that rows deeper down are tried again."""
+"""Every so many drafting cycles the next draft is taken to be right, to try deeper rows again."""
 _LOOK_OFF = 96
 """Every so many cycles in which drafting pays one runs without."""
 _LOOK_ON = 24
@@ -32,7 +32,7 @@ _BINS = 8
 
 
 class _Average:
-    """An exponential average that starts as a plain one and takes a single outlier for at most twice its value."""
+    """An exponential average that starts as a plain one."""
 
     def __init__(self, rate: float, value: float | None = None) -> None:
         self._rate = rate
@@ -47,6 +47,7 @@ class _Average:
             self.value += max(self._rate, 1 / (self._count + 1)) * (x - self.value)
 
     def add_seconds(self, x: float) -> None:
+        """Durations: the slower of the first two is dropped, and an outlier counts for twice the average."""
         if self.value is not None and self._count == 1:
             self.value = min(self.value, x)
             self._count += 1
@@ -55,7 +56,7 @@ class _Average:
 
 
 class DepthController:
-    """Decides for each cycle how many rows to draft (0 to ``max_depth``); one per engine, fed by every cycle."""
+    """Decides for each cycle how many rows to draft, 0 to ``max_depth``. One per engine, fed by every cycle."""
 
     def __init__(self, max_depth: int = MAX_DEPTH) -> None:
         self.max_depth = max_depth
@@ -68,7 +69,7 @@ class DepthController:
         self._yield_seconds = _Average(0.04)
 
     def another(self, confidences: Sequence[float | None]) -> bool:
-        """Whether to draft one more row after those with these probabilities (None: the drafter can't say)."""
+        """Whether to draft one more row after those with these probabilities (None: unknown)."""
         drafted = len(confidences)
         if drafted >= self.max_depth:
             return False
@@ -84,7 +85,7 @@ class DepthController:
         return reach * following >= self.rate * self.row_seconds
 
     def observe(self, confidences: Sequence[float | None], accepted: int, seconds: float) -> None:
-        """A cycle drafted rows with these probabilities, ``accepted`` of them were right, and it took ``seconds``."""
+        """A cycle drafted rows with these probabilities; ``accepted`` of them were right."""
         self.cycles += 1
         drafted = len(confidences)
         self._seconds[drafted].add_seconds(seconds)
@@ -121,7 +122,7 @@ class DepthController:
 
     @property
     def row_seconds(self) -> float:
-        """What one more drafted row adds to a cycle: the slope of the measured times over the depths from 1."""
+        """What one more drafted row costs: the slope of the measured times over the depths from 1."""
         points = [(d, a.value) for d, a in enumerate(self._seconds) if d and a.value is not None]
         if not points:
             return 0.0

@@ -1,9 +1,10 @@
 """Drafting with the model's own MTP head: a chain of greedy drafts, and a cache made from true hiddens alone.
 
-The MTP row at position p belongs to token x_p and reads the trunk's hidden of token p - 1. Prefill fills these rows
-for the whole prompt. Afterwards they come in two ways: the row of the last sampled token starts each chain of
-drafts, and the rows of accepted drafts are made again one cycle later, in the same pass, when their true hiddens
-are known (*catch-up*). Rows of drafted tokens read hiddens of the head itself and never outlive their chain.
+The MTP row at position p belongs to token x_p and reads the trunk's hidden of token p - 1. Prefill fills
+these rows for the whole prompt. Afterwards they come in two ways: the row of the last sampled token starts
+each chain of drafts, and the rows of accepted drafts are made again one cycle later, in the same pass, when
+their true hiddens are known (*catch-up*). Rows of drafted tokens read hiddens of the head itself and never
+outlive their chain.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Drafter(Protocol):
         """1 to ``limit`` drafts after ``token``; each further one only if ``another`` agrees."""
 
     def settle(self, kept: Sequence[int], before: Tensor, hidden: Tensor) -> None:
-        """The trunk kept these tokens; ``before`` [E] is the hidden of the token before them, ``hidden`` [T, E] theirs."""
+        """The trunk kept these tokens. ``hidden`` [T, E] is theirs, ``before`` [E] of the one before."""
 
     def finish(self) -> None:
         """The answer is over: leave the state ready to be kept and continued."""

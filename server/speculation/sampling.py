@@ -1,9 +1,11 @@
-"""From logits to a token: the exact distribution the sampling parameters describe, and one seeded draw a token.
+"""From logits to a token: the exact distribution of the sampling parameters, one seeded draw a token.
 
 Order: penalties, temperature, top-k, top-p, min-p. Repetition penalty looks at prompt and answer (as in
-transformers); presence and frequency penalties count the answer alone (the OpenAI API: "how often that token was
-sampled prior to the current position").
+transformers); presence and frequency penalties count the answer alone (the OpenAI API: "how often that token
+was sampled prior to the current position").
 """
+
+# ruff: noqa: N818 - the names say what is wrong
 
 from __future__ import annotations
 
@@ -60,8 +62,8 @@ def filter_logits(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tenso
     """Temperature, top-k, top-p and min-p on penalised ``logits`` [V].
 
     Returns token ids [K] and their probabilities [K] (float64, sum 1), most probable first; equal ones by id.
-    top-k keeps exactly k tokens; top-p keeps the smallest set of most probable tokens whose mass reaches top_p;
-    min-p keeps what has at least min_p times the probability of the most probable token.
+    top-k keeps exactly k tokens; top-p keeps the smallest set of most probable tokens whose mass reaches
+    top_p; min-p keeps what has at least min_p times the probability of the most probable token.
     """
     scaled = logits.double() / params.temperature
     vocabulary = scaled.shape[0]
@@ -88,9 +90,9 @@ def filter_logits(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tenso
 class Sampler:
     """Chooses the tokens of one answer, one after another.
 
-    ``choose`` looks at the logits after everything ``accept``ed so far, so penalties are right for every verified
-    row by construction: nothing that was drafted is ever counted. It draws one random number a token, whatever
-    was drafted, so a seed gives the same answer at every depth of speculation.
+    ``choose`` looks at the logits after everything ``accept``ed so far, so penalties are right for every
+    verified row by construction: nothing that was drafted is ever counted. It draws one random number a
+    token, whatever was drafted, so a seed gives the same answer at every depth of speculation.
     """
 
     def __init__(self, params: SamplingParams, prompt: Sequence[int], vocabulary: int) -> None:

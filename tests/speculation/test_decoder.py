@@ -18,11 +18,12 @@ from server.speculation.sampling import Sampler
 
 PROMPT = [3, 1, 4, 1, 5]
 LENGTH = 60
+GREEDY = SamplingParams()
 
 
 def answer(
     model: FakeModel,
-    params: SamplingParams = SamplingParams(),
+    params: SamplingParams = GREEDY,
     drafter: object = None,
     controller: object = None,
     state: FakeState | None = None,
@@ -33,7 +34,7 @@ def answer(
     if state is None:
         state = model.new_state()
         model.prefill(PROMPT, state)
-    sampler = Sampler(params, PROMPT, model.config.vocabulary)
+    sampler = Sampler(params, PROMPT, model.config.vocab)
     drafter = drafter(model, state) if callable(drafter) else drafter
     decoder = Decoder(model, state, sampler, end_tokens, drafter, controller, clock=lambda: 0.0)
     tokens = [decoder.first()]
@@ -47,7 +48,7 @@ def check_text_is_the_same(model: FakeModel) -> None:
     """The property that rollback mistakes break: drafts, right or wrong, leave no trace."""
     plain = answer(model)
     for wrong in range(5):
-        oracle = OracleDrafter(plain, 4, lambda cycle, wrong=wrong: wrong, model.config.vocabulary)
+        oracle = OracleDrafter(plain, 4, lambda cycle, wrong=wrong: wrong, model.config.vocab)
         assert answer(model, drafter=oracle, controller=AlwaysDraft(4)) == plain
 
 
@@ -126,9 +127,8 @@ def test_the_mtp_cache_is_that_of_a_fresh_prefill() -> None:
         state = model.new_state()
         model.prefill(PROMPT, state)
         controller = AlwaysDraft(0)
-        decoder = Decoder(
-            model, state, Sampler(SamplingParams(), PROMPT, 50), (), MtpDrafter(model, state), controller
-        )
+        sampler = Sampler(SamplingParams(), PROMPT, 50)
+        decoder = Decoder(model, state, sampler, (), MtpDrafter(model, state), controller)
         decoder.first()
         for cycle in range(90):
             controller.depth = depths[cycle % len(depths)]

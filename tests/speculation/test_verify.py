@@ -20,7 +20,7 @@ DRAWS = 5000
 
 
 def target_law(params: SamplingParams, drafts: list[int]) -> dict[tuple[int, ...], float]:
-    """The probability of each result: tokens of the target's own chain up to the first that isn't the draft."""
+    """The probability of each result: the target's own tokens up to the first that isn't the draft."""
     law: dict[tuple[int, ...], float] = {}
     reach = 1.0
     sampler = Sampler(params, [], LOGITS.shape[1])

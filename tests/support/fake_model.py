@@ -1,9 +1,9 @@
 """A model small enough to know everything about: its next-token distribution can be listed for every history.
 
 It keeps a "recurrent state" (a hash that can't be run backwards), a "conv window" (the last three tokens), a
-"KV cache" (all tokens) and an "MTP cache", each of which moves the logits, so that a mistake in rolling back or
-restoring any one of them changes the answers. Hiddens carry all of it, and the MTP head knows the model: a row made
-from a true hidden, on a right MTP cache, gives the logits the trunk will give, except for one row in
+"KV cache" (all tokens) and an "MTP cache", each of which moves the logits, so that a mistake in rolling back
+or restoring any one of them changes the answers. Hiddens carry all of it, and the MTP head knows the model: a
+row made from a true hidden, on a right MTP cache, gives the logits the trunk will give, except for one row in
 ``head_errs_every``.
 """
 
@@ -92,12 +92,13 @@ def fold(tokens: list[int]) -> int:
 
 @dataclass(frozen=True)
 class FakeConfig:
-    vocabulary: int
-    has_mtp: bool = True
+    vocab: int
+    mtp: bool = True
+    context_length: int = 4096
 
 
 class FakeModel:
-    """``contexts`` different distributions over ``vocabulary`` tokens, chosen by everything the state holds."""
+    """``contexts`` distributions over ``vocabulary`` tokens, chosen by everything the state holds."""
 
     def __init__(self, vocabulary: int = 8, contexts: int = 101, scale: float = 2.0, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -158,4 +159,4 @@ class FakeModel:
         return logits
 
     def draft_token(self, row: int) -> int:
-        return self.config.vocabulary - 1 - row
+        return self.config.vocab - 1 - row

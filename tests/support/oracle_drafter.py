@@ -11,7 +11,7 @@ from server.speculation.drafter import Draft
 
 
 class OracleDrafter:
-    """Proposes the true continuation of a prompt; the draft in row ``wrong_at(cycle)`` and all after it are wrong.
+    """Proposes the true continuation, wrong from row ``wrong_at(cycle)`` on.
 
     truth: the answer's tokens without drafts. inner: a real drafter that goes on caring for the MTP cache.
     """

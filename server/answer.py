@@ -1,0 +1,162 @@
+"""One request from its first prefill chunk to its last token, in steps that the engine can stop between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from server.answer_text import AnswerText
+from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
+from server.request import Counters, FinishReason, GenerationRequest, TextEvent
+from server.speculation.decoder import Decoder
+from server.speculation.depth import DepthController
+from server.speculation.drafter import MtpDrafter
+from server.speculation.sampling import Sampler
+
+if TYPE_CHECKING:
+    from server.model.hybrid import HybridModel
+    from server.model.tokenizer import Tokenizer
+
+
+class PrefillRate:
+    """Tokens per second of prefill: a running estimate over chunks large enough to be typical."""
+
+    TYPICAL = 32
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        if tokens >= self.TYPICAL and seconds > 0:
+            self._tokens = 0.8 * self._tokens + tokens
+            self._seconds = 0.8 * self._seconds + seconds
+            self.value = self._tokens / self._seconds
+
+
+class Answer:
+    """The running state of one request. ``step`` until it gives a reason, then ``close``; or ``discard``."""
+
+    def __init__(
+        self,
+        model: HybridModel,
+        tokenizer: Tokenizer,
+        cache: PrefixCache,
+        request: GenerationRequest,
+        *,
+        context_length: int,
+        controller: DepthController,
+        prefill_rate: PrefillRate,
+        submitted: float,
+        show: Callable[[TextEvent], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._request = request
+        self._controller = controller if request.speculate else DepthController(max_depth=0)
+        self._end_tokens = tokenizer.end_tokens
+        self._text = AnswerText(tokenizer, request.stop)
+        self._room = min(request.max_tokens, context_length - len(request.ids))
+        self._rate = prefill_rate
+        self._submitted = submitted
+        self._show = show
+        self._clock = clock
+        self._sequence: CachedSequence | None = None
+        self._decoder: Decoder | None = None
+        self._reused = self._prefilled = self._generated = 0
+        self._drafted = self._accepted = self._cycles = self._decoded = 0
+        self._prefill_seconds = self._decode_seconds = 0.0
+        self._first_at: float | None = None
+
+    def step(self) -> FinishReason | None:
+        """One prefill chunk or one cycle; the reason if the answer is complete."""
+        if self._decoder is not None:
+            return self._cycle(self._decoder)
+        if self._sequence is None:
+            self._sequence, self._reused = self._cache.take(self._request.ids)
+        began = self._clock()
+        computed = prefill_step(self._model, self._sequence, self._request.ids, self._request.checkpoints)
+        if computed:
+            seconds = self._clock() - began
+            self._prefilled += computed
+            self._prefill_seconds += seconds
+            self._rate.add(computed, seconds)
+        if len(self._sequence.state.tokens) < len(self._request.ids):
+            return None
+        if self._room < 1:
+            return "length"
+        self._decoder = self._start_decoding(self._sequence)
+        return self._add([self._decoder.first()])
+
+    def close(self, *, stopped: bool, show: bool = True) -> None:
+        """Show the rest of the text and leave the sequence in the cache."""
+        if show and (event := self._text.finish(stopped)):
+            self._show(event)
+        if self._decoder is not None:
+            self._decoder.finish()
+        if self._sequence is not None:
+            self._cache.give_back(self._sequence)
+            self._sequence = None
+
+    def discard(self) -> None:
+        """Forget the sequence: after an error nobody knows what its state holds."""
+        self._sequence = None
+
+    def counters(self) -> Counters:
+        now = self._clock()
+        first_at = now if self._first_at is None else self._first_at
+        return Counters(
+            prompt_tokens=len(self._request.ids),
+            prefilled=self._prefilled,
+            reused=self._reused,
+            generated=self._generated,
+            drafted=self._drafted,
+            accepted=self._accepted,
+            cycles=self._cycles,
+            ttft_ms=1000 * (first_at - self._submitted),
+            total_ms=1000 * (now - self._submitted),
+            prefill_tokens_per_second=_rate(self._prefilled, self._prefill_seconds),
+            tokens_per_second=_rate(self._decoded, self._decode_seconds),
+        )
+
+    def _start_decoding(self, sequence: CachedSequence) -> Decoder:
+        model, state = self._model, sequence.state
+        sampler = Sampler(self._request.sampling, self._request.ids, model.config.vocab)
+        drafter = MtpDrafter(model, state) if model.config.mtp else None
+        return Decoder(model, state, sampler, self._end_tokens, drafter, self._controller, self._clock)
+
+    def _cycle(self, decoder: Decoder) -> FinishReason | None:
+        began = self._clock()
+        cycle = decoder.cycle(self._room - self._generated)
+        self._decode_seconds += self._clock() - began
+        self._cycles += 1
+        self._drafted += cycle.drafted
+        self._accepted += cycle.accepted
+        self._decoded += len(cycle.tokens)
+        return self._add(cycle.tokens)
+
+    def _add(self, tokens: list[int]) -> FinishReason | None:
+        if self._first_at is None:
+            self._first_at = self._clock()
+        reason: FinishReason | None = None
+        for token in tokens:
+            if token in self._end_tokens:
+                reason = "end"
+                break
+            self._generated += 1
+            if self._text.push(token):
+                reason = "stop"
+                break
+            if self._generated >= self._room:
+                reason = "length"
+                break
+        if reason is None and (event := self._text.take()):
+            self._show(event)
+        return reason
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return tokens / seconds if seconds > 0 else 0.0

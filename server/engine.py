@@ -1,0 +1,216 @@
+"""One object that owns a model: requests in, events out.
+
+One worker thread owns the model, the sequences and the cache. It works in steps (a prefill chunk or a cycle)
+and asks the scheduler before each one, which is where priorities, cancellation and timeouts take effect.
+"""
+
+# ruff: noqa: N818 - the names say what is wrong
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from server.answer import Answer, PrefillRate
+from server.cache.prefix import PrefixCache
+from server.cores import physical_cores
+from server.generation import Generation
+from server.gguf.reader import ModelFile
+from server.model.hybrid import HybridModel
+from server.model.tokenizer import Tokenizer
+from server.request import FinishedEvent, FinishReason, GenerationRequest
+from server.scheduler import Job, Scheduler
+from server.speculation.depth import DepthController
+from server.speculation.sampling import check_sampling
+
+CACHE_BYTES = 320 * 2**20
+"""Kept sequences and checkpoints. With the embedded model the whole process stays below 1.2 GB."""
+WARM_UP = (64, 64)
+"""Tokens of the prefills at the start: the first sets up the kernels, the second is the first measurement."""
+
+log = logging.getLogger("draftline.engine")
+
+
+class ContextOverflow(ValueError):
+    """A prompt that leaves no room for an answer. have: its tokens; limit: the model's context length."""
+
+    def __init__(self, have: int, limit: int) -> None:
+        self.have = have
+        self.limit = limit
+        super().__init__(
+            f"the prompt has {have} tokens, but the model's context holds {limit} and the answer needs at least "
+            f"one: shorten the prompt by {have - limit + 1} tokens"
+        )
+
+
+class InvalidRequest(ValueError):
+    """A request that can't be served as it stands; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class EngineHealth:
+    """The engine at a moment. Tokens and bytes are counted; the rate is in tokens per second."""
+
+    running: int
+    waiting: int
+    prefill_rate: float
+    kept_sequences: int
+    kept_tokens: int
+    kept_bytes: int
+    drafting_pays: bool
+
+
+class Engine:
+    """Serves generations of one model file. Every public method may be called from any thread.
+
+    prefill_rate: measured tokens per second of prefill, first by a short warm-up.
+    """
+
+    model: HybridModel
+    tokenizer: Tokenizer
+    context_length: int
+
+    def __init__(
+        self,
+        model_file: Path,
+        *,
+        context_length: int | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        threads: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Load the model. Raises ModelFileError.
+
+        context_length: tokens, at most the file's own. cache_bytes: what kept sequences may take. threads: of
+        the arithmetic; one for each physical core unless said otherwise.
+        """
+        self._file = model_file
+        self._context_length = context_length
+        self._cache_bytes = cache_bytes
+        self._threads = threads or physical_cores()
+        self._dtype = dtype
+        self._scheduler = Scheduler()
+        self._controller = DepthController()
+        self._rate = PrefillRate()
+        self._cache: PrefixCache
+        self._kept = (0, 0, 0)
+        self._loaded = threading.Event()
+        self._failure: BaseException | None = None
+        self._worker = threading.Thread(target=self._run, name="draftline-engine", daemon=True)
+        self._worker.start()
+        self._loaded.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def prefill_rate(self) -> float:
+        return self._rate.value
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Queue a request. Raises ContextOverflow, InvalidRequest, InvalidSampling; RuntimeError after ``close``."""
+        vocabulary = self.model.config.vocab
+        if not request.ids:
+            raise InvalidRequest("the prompt is empty: it needs at least one token")
+        if min(request.ids) < 0 or max(request.ids) >= vocabulary:
+            raise InvalidRequest(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
+        if request.max_tokens < 0:
+            raise InvalidRequest(f"max_tokens is {request.max_tokens}, but it must be ≥ 0")
+        if len(request.ids) >= self.context_length:
+            raise ContextOverflow(len(request.ids), self.context_length)
+        check_sampling(request.sampling)
+        return self._scheduler.submit(request).generation
+
+    def health(self) -> EngineHealth:
+        """A snapshot that waits for nothing."""
+        running, waiting = self._scheduler.load
+        sequences, tokens, nbytes = self._kept
+        return EngineHealth(running, waiting, self.prefill_rate, sequences, tokens, nbytes, self._controller.pays)
+
+    def close(self) -> None:
+        """End what runs and waits as cancelled, and the worker with it."""
+        self._scheduler.close()
+        self._worker.join()
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        try:
+            with torch.inference_mode():
+                self._load()
+        except BaseException as error:
+            self._failure = error
+            self._loaded.set()
+            return
+        self._loaded.set()
+        reason, detail = "cancelled", "the engine was closed"
+        try:
+            with torch.inference_mode():
+                while (job := self._scheduler.next()) is not None:
+                    self._serve(job)
+        except BaseException as error:
+            log.exception("the engine's worker failed")
+            reason, detail = "error", f"the engine failed and must be started again ({_line(error)})"
+        self._scheduler.close()
+        for job in self._scheduler.left():
+            self._finish(job, "cancelled" if reason == "cancelled" else "error", detail)
+
+    def _load(self) -> None:
+        file = ModelFile.open(self._file)
+        self.tokenizer = Tokenizer.from_file(file)
+        self.model = HybridModel.load(file, dtype=self._dtype)
+        limit = self.model.config.context_length
+        self.context_length = min(self._context_length or limit, limit)
+        self._cache = PrefixCache(self.model.new_state, self._cache_bytes)
+        for tokens in WARM_UP:
+            began = time.perf_counter()
+            ids = [i % self.model.config.vocab for i in range(min(tokens, self.context_length - 1))]
+            self.model.logits(self.model.prefill(ids, self.model.new_state())[-1:])
+            seconds = time.perf_counter() - began
+        self._rate.add(len(ids), seconds)
+
+    def _serve(self, job: Job) -> None:
+        """One step of a job, or its end."""
+        detail = ""
+        reason: FinishReason | None
+        try:
+            if job.answer is None:
+                job.answer = self._answer(job)
+            reason = job.ending(time.perf_counter()) or job.answer.step()
+            if reason is None:
+                return
+            job.answer.close(stopped=reason == "stop", show=reason != "cancelled")
+        except Exception as error:
+            log.exception("a request failed")
+            reason, detail = "error", f"the engine failed on this request and goes on ({_line(error)})"
+            if job.answer is not None:
+                job.answer.discard()
+        self._kept = (len(self._cache), self._cache.tokens, self._cache.nbytes)
+        self._finish(job, reason, detail)
+
+    def _finish(self, job: Job, reason: FinishReason, detail: str) -> None:
+        answer = job.answer or self._answer(job)
+        self._scheduler.remove(job)
+        job.generation.put(FinishedEvent(reason, answer.counters(), detail))
+
+    def _answer(self, job: Job) -> Answer:
+        return Answer(
+            self.model,
+            self.tokenizer,
+            self._cache,
+            job.request,
+            context_length=self.context_length,
+            controller=self._controller,
+            prefill_rate=self._rate,
+            submitted=job.submitted,
+            show=job.generation.put,
+        )
+
+
+def _line(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {text}"

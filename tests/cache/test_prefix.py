@@ -1,0 +1,211 @@
+"""The prefix cache on a model whose every state is known."""
+
+import random
+
+import pytest
+from fake_model import FakeCheckpoint, FakeModel, FakeState
+
+from server.cache.borders import SPACING, checkpoint_borders
+from server.cache.prefix import WORTH_COPYING, CachedSequence, PrefixCache, common_length, prefill_step
+
+PLENTY = 10**9
+
+
+def serve(
+    model: FakeModel, cache: PrefixCache, ids: list[int], checkpoints: tuple[int, ...] = (), answer: int = 0
+) -> tuple[FakeState, int, int]:
+    """Prefill ``ids`` and decode some tokens: the state, tokens reused and tokens prefilled."""
+    sequence, reused = cache.take(ids)
+    assert sequence.state.tokens == ids[:reused], "the state holds exactly what is reused"
+    prefilled = 0
+    while step := prefill_step(model, sequence, ids, checkpoints):
+        prefilled += step
+    copy = sequence.state.copy()
+    for token in range(answer):
+        model.decode([token % 5], sequence.state)
+        sequence.state.rollback(1)
+        model.mtp_fill([token % 5], sequence.state.last_hidden[None], sequence.state)
+    cache.give_back(sequence)
+    return copy, reused, prefilled
+
+
+def cold(model: FakeModel, ids: list[int], checkpoints: tuple[int, ...] = ()) -> FakeState:
+    return serve(model, PrefixCache(model.new_state, PLENTY), ids, checkpoints)[0]
+
+
+def same(first: FakeState, second: FakeState) -> bool:
+    return (
+        first.tokens == second.tokens
+        and (first.recurrent, first.window, first.mtp) == (second.recurrent, second.window, second.mtp)
+        and first.last_hidden.tolist() == second.last_hidden.tolist()
+    )
+
+
+def check_warm_is_cold(model: FakeModel, seed: int = 0) -> None:
+    """Prompts that branch off each other everywhere give the state of a fresh prefill."""
+    rng = random.Random(seed)
+    cache = PrefixCache(model.new_state, 20000)
+    prompts = [[rng.randrange(8) for _ in range(900)]]
+    for _ in range(30):
+        base = rng.choice(prompts)
+        at = rng.randrange(len(base))
+        ids = base[:at] + [rng.randrange(8) for _ in range(rng.randrange(1, 400))]
+        prompts.append(ids)
+        checkpoints = tuple(rng.randrange(len(ids)) for _ in range(3))
+        state, reused, prefilled = serve(model, cache, ids, checkpoints, rng.randrange(20))
+        assert reused + prefilled == len(ids)
+        assert same(state, cold(model, ids, checkpoints))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_warm_prefill_gives_the_state_of_a_cold_one(seed: int) -> None:
+    check_warm_is_cold(FakeModel(), seed)
+
+
+class OneOff(FakeState):
+    """Planted: a checkpoint claims one token more than its state has seen."""
+
+    def checkpoint(self) -> FakeCheckpoint:
+        before = FakeState()
+        for token in self.tokens[:-1]:
+            before.step(token)
+        kept = super().checkpoint()
+        return FakeCheckpoint(kept.length, before.recurrent, kept.window, kept.last_hidden)
+
+
+class ForgetsWindow(FakeState):
+    """Planted: the conv window is not restored."""
+
+    def restore(self, checkpoint: FakeCheckpoint) -> None:
+        window = self.window
+        super().restore(checkpoint)
+        self.window = window
+
+
+class ForgetsMtp(FakeState):
+    """Planted: the MTP cache keeps its old rows, so new ones land behind them."""
+
+    def restore(self, checkpoint: FakeCheckpoint) -> None:
+        mtp = list(self.mtp)
+        super().restore(checkpoint)
+        self.mtp = mtp[: len(self.tokens) - 1] + mtp[len(self.tokens) : len(self.tokens) + 1]
+
+
+@pytest.mark.parametrize("fault", [OneOff, ForgetsWindow, ForgetsMtp])
+def test_a_planted_checkpoint_fault_is_noticed(fault: type[FakeState]) -> None:
+    model = FakeModel()
+    model.new_state = fault
+    with pytest.raises(AssertionError):
+        check_warm_is_cold(model)
+
+
+def test_a_planted_comparison_by_length_alone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.cache.prefix.common_length", lambda a, b: min(len(a), len(b)))
+    with pytest.raises(AssertionError):
+        check_warm_is_cold(FakeModel())
+
+
+def test_the_same_prompt_again_computes_nothing() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    ids = [i % 7 for i in range(300)]
+    serve(model, cache, ids, answer=10)
+    assert serve(model, cache, ids)[1:] == (300, 0)
+
+
+def test_an_answer_is_a_prefix_too() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    ids = [i % 7 for i in range(100)]
+    serve(model, cache, ids, answer=10)
+    longer = ids + [t % 5 for t in range(10)] + [1, 2, 3]
+    assert serve(model, cache, longer)[1:] == (110, 3)
+
+
+@pytest.mark.parametrize("changed", range(1, 5))
+def test_u34_typing_prefills_a_few_tokens_only(changed: int) -> None:
+    """The last tokens before the cursor change while a word is typed; a marker follows the cursor."""
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    rng = random.Random(changed)
+    text = [rng.randrange(6) for _ in range(1900)]
+    serve(model, cache, [*text, 7], (len(text),), answer=20)
+    for _ in range(40):
+        text = text[:-changed] + [rng.randrange(6) for _ in range(changed + 1)]
+        _, reused, prefilled = serve(model, cache, [*text, 7], (len(text),), answer=20)
+        assert reused + prefilled == len(text) + 1
+        assert prefilled <= 32 + 4 + 2 + 32
+
+
+def test_two_documents_are_kept_side_by_side() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    shared = [i % 6 for i in range(600)]
+    first = [*shared, 1, *([3] * 700)]
+    second = [*shared, 2, *([4] * 700)]
+    serve(model, cache, first)
+    assert serve(model, cache, second)[1] == SPACING
+    for _ in range(3):
+        assert serve(model, cache, first)[1:] == (len(first), 0)
+        assert serve(model, cache, second)[1:] == (len(second), 0)
+    assert len(cache) == 2
+
+
+def test_a_short_old_end_is_given_up_and_not_copied() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    ids = [i % 6 for i in range(600)]
+    serve(model, cache, ids)
+    serve(model, cache, [*ids[:560], 7])
+    assert len(cache) == 1
+    serve(model, cache, [*ids[: 560 - WORTH_COPYING], 7])
+    assert len(cache) == 2
+
+
+def test_what_is_kept_stays_within_the_budget_and_the_old_goes_first() -> None:
+    model = FakeModel()
+    budget = 60_000
+    cache = PrefixCache(model.new_state, budget)
+    rng = random.Random(1)
+    prompts = [[document] + [rng.randrange(8) for _ in range(1200)] for document in range(12)]
+    for ids in prompts:
+        serve(model, cache, ids)
+        assert cache.nbytes <= budget
+    assert 1 < len(cache) < len(prompts)
+    assert serve(model, cache, prompts[-1])[1] == len(prompts[-1])
+    assert serve(model, cache, prompts[0])[1] == 0
+
+
+def test_no_budget_keeps_nothing_and_serves() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, 0)
+    ids = [1, 2, 3]
+    assert serve(model, cache, ids)[1:] == (0, 3)
+    assert serve(model, cache, ids)[1:] == (0, 3)
+    assert len(cache) == 0
+
+
+def test_checkpoints_stand_at_the_borders() -> None:
+    model = FakeModel()
+    sequence = CachedSequence(model.new_state())
+    ids = [i % 6 for i in range(1500)]
+    while prefill_step(model, sequence, ids, (700, 1490)):
+        pass
+    assert [c.length for c in sequence.checkpoints] == sorted(checkpoint_borders(1500, (700, 1490)))
+
+
+def test_a_sequence_in_use_is_nobody_elses() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    ids = [1, 2, 3]
+    serve(model, cache, ids)
+    first, _ = cache.take(ids)
+    second, reused = cache.take(ids)
+    assert first is not second
+    assert reused == 0
+
+
+def test_common_length() -> None:
+    assert common_length([], [1]) == 0
+    assert common_length([1, 2], [1, 2, 3]) == 2
+    assert common_length([1, 2, 4], [1, 2, 3]) == 2
