@@ -1,0 +1,197 @@
+"""The pure core of a completion: a document and a place in it become a request, the answer becomes an outcome.
+
+Knows no editor and no protocol; ``draftline complete`` and the language server use the same functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from prompts.stops import choose_stop
+
+from lsp.filters import Filtered, Surroundings, finish_item
+from lsp.settings import Settings
+from prompts.budget import BudgetKeeper
+from prompts.context import PrefixWindow, completion_segments
+from prompts.segments import Segment
+from prompts.text import Cursor, SourceFile, SourceText
+from server.client import EngineError, EngineUnavailable
+from server.request import Counters
+from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, CompletionText, Health
+
+ENGINE_GRACE_S = 1.0
+"""An engine that keeps silent for so long after a request's own timeout is given up on."""
+
+
+class Engine(Protocol):
+    """What a completion needs of ``server.client.EngineClient``."""
+
+    def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent]: ...
+
+    async def health(self) -> Health: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one request ended.
+
+    reason: ``shown``, ``empty``, ``filtered:<rule>``, ``cancelled``, ``timeout``, ``excluded`` or ``error``, exactly
+    one. text: what to insert at the cursor (LF line ends), empty unless shown. detail: one line for people. cached:
+    from the memory of items, without the engine.
+    """
+
+    reason: str
+    text: str = ""
+    detail: str = ""
+    cached: bool = False
+    counters: Counters = field(default_factory=Counters)
+    first_difference: int | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """What every item and every answer carries. Times in milliseconds, the rest in tokens."""
+        c = self.counters
+        return {
+            "ttft_ms": round(c.ttft_ms, 1),
+            "total_ms": round(c.total_ms, 1),
+            "prefilled": c.prefilled,
+            "reused": c.reused,
+            "generated": c.generated,
+            "drafted": c.drafted,
+            "accepted": c.accepted,
+            "tokens_per_second": round(c.tokens_per_second, 1),
+            "cached": self.cached,
+        }
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What surrounds the current file: other files (least recently used first) and the repository's name."""
+
+    others: Sequence[SourceFile] = ()
+    repository: str | None = None
+
+
+def completion_request(
+    current: SourceFile,
+    cursor: Cursor,
+    workplace: Workplace,
+    settings: Settings,
+    budget: BudgetKeeper,
+    window: PrefixWindow | None = None,
+) -> CompletionRequest:
+    """Build the request for an item at ``cursor``; sources that are switched off leave no trace in it.
+
+    Raises NoPromptBudget.
+    """
+    sources = settings.sources
+    segments = completion_segments(
+        current if sources.path else replace(current, path=None),
+        cursor,
+        workplace.others if sources.open_files else (),
+        budget.budget(settings.max_tokens),
+        repository=workplace.repository if sources.repository else None,
+        window=window,
+    )
+    around = surroundings(segments)
+    return CompletionRequest(
+        segments=tuple(segments),
+        stop=choose_stop(around.prefix, around.suffix),
+        max_tokens=settings.max_tokens,
+        timeout_ms=settings.timeout_ms,
+    )
+
+
+def surroundings(segments: Sequence[Segment]) -> Surroundings:
+    """The text around the cursor as the prompt has it."""
+    return Surroundings(
+        prefix="".join(segment.text for segment in segments if segment.role == "prefix"),
+        suffix="".join(segment.text for segment in segments if segment.role == "suffix"),
+        paths=tuple(segment.path for segment in segments if segment.path),
+    )
+
+
+async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKeeper | None = None) -> Outcome:
+    """Ask the engine and finish its text. What was measured goes into ``budget``.
+
+    Never waits much longer than the request's timeout. Cancelling the task cancels the generation in the engine.
+    Raises EngineUnavailable and EngineError.
+    """
+    around = surroundings(request.segments)
+    began = time.perf_counter()
+    text, finished = "", None
+    limit = None if request.timeout_ms is None else request.timeout_ms / 1000 + ENGINE_GRACE_S
+    try:
+        async with asyncio.timeout(limit), aclosing(engine.complete(request)) as events:
+            async for event in events:
+                if isinstance(event, CompletionText):
+                    text += event.text
+                else:
+                    finished = event
+    except TimeoutError:
+        total = (time.perf_counter() - began) * 1000
+        return Outcome("timeout", detail="the engine did not answer in time", counters=Counters(total_ms=total))
+    if finished is None:
+        raise EngineUnavailable("the engine's answer has no end")
+    if budget is not None:
+        counters = finished.counters
+        budget.measured(
+            prefilled=counters.prefilled,
+            rate=counters.prefill_tokens_per_second,
+            texts=[segment.text for segment in request.segments],
+            tokens=finished.segment_tokens,
+        )
+    return _outcome(text, finished, around)
+
+
+def _outcome(text: str, finished: CompletionFinished, around: Surroundings) -> Outcome:
+    known = Outcome("empty", counters=finished.counters, first_difference=finished.first_difference)
+    if finished.reason in ("cancelled", "error"):
+        return replace(known, reason=finished.reason, detail=finished.detail)
+    item = finish_item(text, around)
+    if not isinstance(item, Filtered):
+        return replace(known, reason="shown", text=item)
+    if finished.reason == "timeout":
+        return replace(known, reason="timeout", detail="no text before the time was up")
+    return replace(known, reason=item.reason)
+
+
+async def complete_at(
+    engine: Engine,
+    text: str,
+    path: str | None,
+    cursor: Cursor,
+    *,
+    workplace: Workplace | None = None,
+    settings: Settings | None = None,
+) -> Outcome:
+    """One completion for a text that is in no editor: what ``draftline complete`` prints.
+
+    text: any line ends. path: as the model is to see it. cursor: line and column from 0, the column in characters;
+    clamped to the text. Raises NoPromptBudget, EngineUnavailable and EngineError.
+    """
+    settings, workplace = settings or Settings(), workplace or Workplace()
+    budget = BudgetKeeper()
+    health = await engine.health()
+    budget.engine(health.context_length, health.prefill_tokens_per_second)
+    current = SourceFile(path, SourceText.from_text(text))
+    return await complete_within_context(
+        engine, lambda: completion_request(current, cursor, workplace, settings, budget), budget
+    )
+
+
+async def complete_within_context(
+    engine: Engine, build: Callable[[], CompletionRequest], budget: BudgetKeeper
+) -> Outcome:
+    """``complete``, once more with a shorter prompt when the estimated length was beyond the model's context."""
+    try:
+        return await complete(engine, build(), budget)
+    except EngineError as error:
+        if error.code != "context_overflow":
+            raise
+    budget.overflowed()
+    return await complete(engine, build(), budget)

@@ -1,0 +1,165 @@
+"""The language server over standard input and output: this module only registers what others do.
+
+``main()`` is the command ``draftline lsp``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from lsprotocol import types
+from pygls.exceptions import JsonRpcException
+from pygls.lsp.server import LanguageServer
+
+from lsp.completer import Answer, Completer
+from lsp.completion import Outcome
+from lsp.engine import Connect, EngineLink, State
+from lsp.inline import ACCEPTED, inline_items
+from lsp.popup import popup_items
+from lsp.protocol import DraftlineProtocol, OneLineFormatter, PatientInput
+from lsp.settings import read_settings
+from lsp.status import Status
+from lsp.workspace import Workspace, file_path
+from server import __version__
+from server.client import EngineClient
+from server.wire import Health
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+class DraftlineServer(LanguageServer):
+    """One editor window. connect: how to reach the engine."""
+
+    protocol: DraftlineProtocol
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__("draftline", __version__, protocol_cls=DraftlineProtocol)
+        self.status = Status(self)
+        self.link = EngineLink(connect, self._engine_state)
+        self.completer = Completer(self.protocol.documents, Workspace(), self.link)
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """One line in the editor's log; an error's own text may quote a document, so its kind must do."""
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            line = "a message from the editor is not valid JSON; it was left out"
+        elif isinstance(error, JsonRpcException):
+            line = f"a message from the editor could not be handled: {error.MESSAGE}"
+        else:
+            line = f"internal error: {type(error).__name__}"
+        self.status.log(line, types.MessageType.Error)
+
+    def apply_settings(self, value: object) -> None:
+        self.completer.settings, problems = read_settings(value, self.completer.settings)
+        for problem in problems:
+            self.status.log(f"{problem}; it was left as it is", types.MessageType.Warning)
+
+    def take_roots(self) -> None:
+        """The workspace's folders as they are now, or the one root of an older editor."""
+        uris = [folder.uri for folder in self.workspace.folders.values()]
+        if not uris and self.workspace.root_uri:
+            uris = [self.workspace.root_uri]
+        self.completer.workspace.set_roots(path for uri in uris if (path := file_path(uri)))
+
+    async def answer(self, kind: str, uri: str, position: types.Position, *, typing: bool) -> Answer:
+        """Complete, and tell how the request ended, whichever way it did."""
+        answer = Answer(Outcome("cancelled", detail="by the editor"))
+        try:
+            answer = await self.completer.answer(uri, position.line, position.character, typing=typing)
+        except Exception as error:
+            answer = Answer(Outcome("error", detail=f"internal error: {type(error).__name__}"))
+        finally:
+            self.status.request(kind, uri, answer.version, answer.outcome)
+        return answer
+
+    def _engine_state(self, state: State, message: str, health: Health | None) -> None:
+        if health is not None:
+            self.completer.budget.engine(health.context_length, health.prefill_tokens_per_second)
+            self.completer.memory.clear()
+        self.status.state(state, message, health.model_id if health else None)
+
+
+def create_server(connect: Connect) -> DraftlineServer:
+    server = DraftlineServer(connect)
+    completer = server.completer
+
+    @server.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        completer.encoding = server.protocol.position_encoding
+        server.take_roots()
+        server.apply_settings(params.initialization_options)
+
+    @server.feature(types.INITIALIZED)
+    async def initialized(params: types.InitializedParams) -> None:
+        server.link.start()
+
+    @server.feature(types.SHUTDOWN)
+    async def shutdown(params: None) -> None:
+        await server.link.aclose()
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
+    def configuration(params: types.DidChangeConfigurationParams) -> None:
+        server.apply_settings(params.settings)
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
+    def folders(params: types.DidChangeWorkspaceFoldersParams) -> None:
+        server.take_roots()
+
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenTextDocumentParams) -> None:
+        completer.changed(params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        completer.changed(params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: types.DidCloseTextDocumentParams) -> None:
+        completer.changed(params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
+    async def inline(params: types.InlineCompletionParams) -> types.InlineCompletionList:
+        typing = params.context.trigger_kind != types.InlineCompletionTriggerKind.Invoked
+        answer = await server.answer("inline", params.text_document.uri, params.position, typing=typing)
+        return inline_items(answer, completer.encoding)
+
+    @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions())
+    async def popup(params: types.CompletionParams) -> types.CompletionList:
+        if not completer.settings.popup:
+            return types.CompletionList(is_incomplete=False, items=[])
+        answer = await server.answer("popup", params.text_document.uri, params.position, typing=True)
+        return popup_items(answer, completer.encoding)
+
+    @server.command(ACCEPTED)
+    def accepted(*item: Any) -> None:
+        server.status.log("item accepted")
+
+    return server
+
+
+def main(model: str | None = None) -> int:
+    """Serve one editor until it leaves. model: a path or a known name, None for the default.
+
+    Returns the process's exit status: 0 after an orderly shutdown.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLineFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    for name in ("pygls", "lsprotocol", "httpx", "httpcore"):
+        # pygls logs whole messages, and with them the user's source text.
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    # Whatever prints by mistake must not end up between the frames of the protocol.
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    server = create_server(functools.partial(EngineClient.connect, start=True, model=model))
+    server.start_io(PatientInput(sys.stdin.buffer), output)  # type: ignore[arg-type]
+    return 0 if server.protocol.was_shut_down else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What a user can set, from ``initializationOptions`` or ``workspace/didChangeConfiguration`` (key ``draftline``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What may go into a prompt besides the text of the current document."""
+
+    open_files: bool = True
+    path: bool = True
+    repository: bool = True
+
+
+@dataclass(frozen=True)
+class Settings:
+    """max_tokens: of one item. timeout_ms: for one item. debounce_ms: wait before a request that typing caused.
+    popup: answer ``textDocument/completion`` too."""
+
+    max_tokens: int = 96
+    timeout_ms: int = 5000
+    debounce_ms: int = 20
+    popup: bool = True
+    sources: Sources = field(default_factory=Sources)
+
+
+_LIMITS = {"max_tokens": (1, 4096), "timeout_ms": (50, 600_000), "debounce_ms": (0, 10_000)}
+
+
+def read_settings(value: object, before: Settings | None = None) -> tuple[Settings, list[str]]:
+    """The settings in ``value`` over ``before``, and one line for each that can't be used (it keeps its value).
+
+    Unknown keys are left to other versions; ``{"draftline": {...}}`` is looked into.
+    """
+    settings = before or Settings()
+    if value is None:
+        return settings, []
+    if not isinstance(value, Mapping):
+        return settings, [f"settings must be an object, not {type(value).__name__}"]
+    given: Mapping[Any, Any] = value
+    if isinstance(given.get("draftline"), Mapping):
+        given = given["draftline"]
+    problems: list[str] = []
+    changes: dict[str, Any] = {}
+    for name, (low, high) in _LIMITS.items():
+        if name in given:
+            number = given[name]
+            if isinstance(number, int) and not isinstance(number, bool) and low <= number <= high:
+                changes[name] = number
+            else:
+                problems.append(f"setting {name} must be a whole number from {low} to {high}")
+    changes |= _booleans(given, ("popup",), "", problems)
+    sources = given.get("sources")
+    if isinstance(sources, Mapping):
+        names = tuple(f.name for f in fields(Sources))
+        changes["sources"] = replace(settings.sources, **_booleans(sources, names, "sources.", problems))
+    elif sources is not None:
+        problems.append("setting sources must be an object")
+    return replace(settings, **changes), problems
+
+
+def _booleans(value: Mapping[Any, Any], names: tuple[str, ...], prefix: str, problems: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        if isinstance(value.get(name), bool):
+            found[name] = value[name]
+        elif name in value:
+            problems.append(f"setting {prefix}{name} must be true or false")
+    return found

@@ -1,0 +1,65 @@
+"""The workspace's folders: which one a document belongs to, and which other open documents go into its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pygls.uris import to_fs_path
+
+from lsp.completion import Workplace
+from lsp.documents import Document
+from prompts.ignore import IgnoreRules
+from prompts.text import SourceFile
+
+
+def file_path(uri: str) -> Path | None:
+    """Where the document is on disk; None for an untitled one."""
+    path = to_fs_path(uri) if uri.startswith("file:") else None
+    return Path(path) if path else None
+
+
+class Workspace:
+    """The roots of one editor window. A document outside all of them is completed from its own text alone."""
+
+    def __init__(self, roots: Iterable[Path] = ()) -> None:
+        self.roots: list[Path] = []
+        self._ignore = IgnoreRules()
+        self.set_roots(roots)
+
+    def set_roots(self, roots: Iterable[Path]) -> None:
+        """The innermost root of nested ones is a document's."""
+        self.roots = sorted(roots, key=lambda root: len(root.parts), reverse=True)
+
+    def root_of(self, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        return next((root for root in self.roots if path.is_relative_to(root)), None)
+
+    def excluded(self, uri: str) -> bool:
+        """True for a file whose text must not reach a prompt."""
+        path = file_path(uri)
+        return path is not None and self._ignore.excluded(path, self.root_of(path))
+
+    def shown_path(self, uri: str) -> str | None:
+        """The path that the model sees: relative to the root, the bare name outside, None for an untitled document."""
+        path = file_path(uri)
+        if path is None:
+            return None
+        root = self.root_of(path)
+        return path.relative_to(root).as_posix() if root else path.name
+
+    def surroundings_of(self, document: Document, documents: Iterable[Document]) -> Workplace:
+        """The other open documents under the same root, in the order of ``documents``."""
+        root = self.root_of(file_path(document.uri))
+        if root is None:
+            return Workplace()
+        others = [
+            SourceFile(self.shown_path(other.uri), other.snapshot().source)
+            for other in documents
+            if other is not document
+            and other.in_sync
+            and self.root_of(file_path(other.uri)) == root
+            and not self.excluded(other.uri)
+        ]
+        return Workplace(others, root.name)
