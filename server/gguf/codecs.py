@@ -156,7 +156,9 @@ def _q6_k(blocks: Tensor, out: Tensor) -> None:
 
 
 def _levels(table: tuple[int, ...], codes: Tensor) -> Tensor:
-    return torch.tensor(table, dtype=torch.float32, device=codes.device)[codes.int()]
+    levels = torch.tensor(table, dtype=torch.float32, device=codes.device)
+    # index_select stays on one thread for a chunk; indexing by a tensor would not
+    return levels.index_select(0, codes.int().view(-1)).view(codes.shape)
 
 
 def _iq4_nl(blocks: Tensor, out: Tensor) -> None:
@@ -186,7 +188,7 @@ def _iq3_s(blocks: Tensor, out: Tensor) -> None:
     codes = blocks[:, 2:66].int() | (high.int() << 8)
     signs = _shifted(blocks[:, 74:106], 1, 8).transpose(1, 2).reshape(-1, 8, 32)
     scales = _pairs(blocks[:, 106:110]).transpose(1, 2).reshape(-1, 8)
-    out.view(-1, 64, 4).copy_(_iq3_s_codebook().to(out.device)[codes])
+    out.view(-1, 64, 4).copy_(_iq3_s_codebook().to(out.device).index_select(0, codes.view(-1)).view(-1, 64, 4))
     out.view(-1, 8, 32).mul_((_half(blocks, 0) * (1 + 2 * scales)).unsqueeze(2)).mul_(1 - 2 * signs.float())
 
 

@@ -31,7 +31,7 @@ MAX_ARRAY_LENGTH = 1 << 20
 MAX_NAME_BYTES = 1 << 16
 MAX_DIMENSIONS = 4
 
-_FORMATS = {
+FORMATS = {
     ValueType.UINT8: "B",
     ValueType.INT8: "b",
     ValueType.UINT16: "H",
@@ -169,7 +169,7 @@ def _read_value(cursor: _Cursor, key: str) -> Value:
         return [flag == 1 for flag in flags]
     if kind == ValueType.ARRAY:
         cursor.corrupt(f"metadata {key} is an array of arrays")
-    format = _FORMATS[kind]
+    format = FORMATS[kind]
     start = cursor.take(count * struct.calcsize(format), key)
     numbers: list[int] | list[float] = list(struct.unpack_from(f"<{count}{format}", cursor.data, start))
     return numbers
@@ -191,7 +191,7 @@ def _read_scalar(cursor: _Cursor, kind: ValueType, key: str) -> Scalar:
         if flag > 1:
             cursor.corrupt(f"metadata {key} is a truth value that is neither 0 nor 1")
         return flag == 1
-    return cursor.number(_FORMATS[kind], key)
+    return cursor.number(FORMATS[kind], key)
 
 
 def _alignment(cursor: _Cursor, metadata: dict[str, Value]) -> int:
