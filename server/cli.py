@@ -1,4 +1,4 @@
-"""The ``draftline`` command. Every import that takes time stands in the command that needs it: ``--help`` is instant."""
+"""The ``draftline`` command. Each command imports what it needs by itself, so ``--help`` is instant."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def lsp(
     """Be a language server over standard input and output; for editors."""
     from lsp.server import main as run
 
-    run(model=model)
+    raise typer.Exit(run(model))
 
 
 @app.command()

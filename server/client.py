@@ -21,7 +21,14 @@ import httpx
 
 from server.process.attach import Attachment, EngineUnavailable
 from server.process.probe import NoAnswer, ask_health, open_http
-from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, CompletionText, Health
+from server.wire import (
+    ENGINE_PID_HEADER,
+    CompletionEvent,
+    CompletionFinished,
+    CompletionRequest,
+    CompletionText,
+    Health,
+)
 
 __all__ = ["EngineClient", "EngineError", "EngineUnavailable", "complete_once"]
 
@@ -91,7 +98,11 @@ class EngineClient:
                 async with self._http.stream(
                     "POST", "/draftline/v1/complete", content=body, timeout=httpx.Timeout(SILENCE_S)
                 ) as response:
-                    if response.status_code == 200:
+                    if response.status_code != 200:
+                        refusal = _refusal(response.status_code, await response.aread())
+                        if refusal.status != 503 or last_try:
+                            raise refusal
+                    elif last_try or response.headers.get(ENGINE_PID_HEADER, str(engine.pid)) == str(engine.pid):
                         taken = True
                         finished = False
                         async for event in _events(response):
@@ -100,9 +111,7 @@ class EngineClient:
                         if not finished:
                             raise _died(engine)
                         return
-                    refusal = _refusal(response.status_code, await response.aread())
-                if refusal.status != 503 or last_try:
-                    raise refusal
+                    # else: the engine was replaced behind our back, and must be looked at first.
             except httpx.TimeoutException as error:
                 raise EngineUnavailable(
                     f"the engine process {engine.pid} does not answer; end it with `draftline stop`"

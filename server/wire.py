@@ -18,6 +18,9 @@ Route = Literal["fim", "plain"]
 StopName = Literal["none", "line", "block"]
 """Which rule of ``prompts.stops`` ends the generation inside the engine."""
 
+ENGINE_PID_HEADER = "x-draftline-pid"
+"""Response header by which a client notices that another engine has taken the place of the one it knew."""
+
 
 @dataclass(frozen=True)
 class CompletionRequest:

@@ -41,7 +41,6 @@ class _Call:
     id: str
     created: int
     model: str
-    stops: StopStrings
     include_usage: bool
 
     def chunk(self, text: str, finish_reason: str | None) -> dict[str, Any]:
@@ -64,12 +63,11 @@ async def completions(request: Request) -> Response:
     fields = await read_json_object(request)
     check_model(host, fields.optional_text("model"))
     _refuse_unsupported(fields)
-    stops = _read_stops(fields)
-    asked = _read(fields, stops)
+    asked = _read(fields)
     stream = fields.boolean("stream", False)
     include_usage = fields.object("stream_options").boolean("include_usage", False)
     running = await start(host, asked)
-    call = _Call(f"cmpl-{uuid.uuid4().hex}", int(time.time()), host.model_id, stops, include_usage)
+    call = _Call(f"cmpl-{uuid.uuid4().hex}", int(time.time()), host.model_id, include_usage)
     if stream:
         return StreamedAnswer(
             _server_sent_events(call, running),
@@ -107,7 +105,7 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise fields.wrong("logit_bias", "no value: token biases are not offered")
 
 
-def _read(fields: Fields, stops: StopStrings) -> Asked:
+def _read(fields: Fields) -> Asked:
     prompt = _read_prompt(fields)
     suffix = fields.optional_text("suffix")
     segments: tuple[Segment, ...]
@@ -120,7 +118,7 @@ def _read(fields: Fields, stops: StopStrings) -> Asked:
         segments=segments,
         max_tokens=fields.integer("max_tokens", DEFAULT_MAX_TOKENS, 1, MAX_TOKENS),
         sampling=read_sampling(fields, temperature=DEFAULT_TEMPERATURE),
-        stop=stops.rule if fields.present("stop") else None,
+        stop=_read_stops(fields),
     )
 
 
@@ -134,47 +132,42 @@ def _read_prompt(fields: Fields) -> str:
     return fields.text("prompt")
 
 
-def _read_stops(fields: Fields) -> StopStrings:
+def _read_stops(fields: Fields) -> StopStrings | None:
     strings = fields.strings("stop", MAX_STOP_STRINGS)
     if not all(strings):
         raise bad_request("stop: a stop string must not be empty", "stop")
-    return StopStrings(strings)
+    return StopStrings(strings) if strings else None
 
 
 async def _whole(call: _Call, running: Running) -> Response:
     text = ""
     async for event in running.events():
-        if not isinstance(event, FinishedEvent):
-            text += call.stops.push(event.text)
-            continue
-        if (error := _failure(event)) is not None:
-            return error.response()
-        text += call.stops.flush()
-        body = call.chunk(text, _FINISH_REASONS.get(event.reason, "stop"))
-        return JSONResponse({**body, **_figures(event)})
-    raise AssertionError("events() always ends with FinishedEvent")
+        if isinstance(event, FinishedEvent):
+            finished = event
+        else:
+            text += event.text
+    if (error := _failure(finished)) is not None:
+        return error.response()
+    return JSONResponse({**call.chunk(text, _FINISH_REASONS.get(finished.reason, "stop")), **_figures(finished)})
 
 
 async def _server_sent_events(call: _Call, running: Running) -> AsyncGenerator[bytes]:
     async for event in running.events():
-        if not isinstance(event, FinishedEvent):
-            if text := call.stops.push(event.text):
-                yield _event(call.chunk(text, None))
-            continue
-        if (error := _failure(event)) is not None:
-            yield _event(error.to_json())
+        if isinstance(event, FinishedEvent):
+            finished = event
         else:
-            figures = _figures(event)
-            if text := call.stops.flush():
-                yield _event(call.chunk(text, None))
-            last = call.chunk("", _FINISH_REASONS.get(event.reason, "stop"))
-            if call.include_usage:
-                usage = figures.pop("usage")
-                yield _event({**last, **figures})
-                yield _event({**call.envelope([]), "usage": usage})
-            else:
-                yield _event({**last, **figures})
-        yield b"data: [DONE]\n\n"
+            yield _event(call.chunk(event.text, None))
+    if (error := _failure(finished)) is not None:
+        yield _event(error.to_json())
+    else:
+        last = {**call.chunk("", _FINISH_REASONS.get(finished.reason, "stop")), **_figures(finished)}
+        if call.include_usage:
+            counted = last.pop("usage")
+            yield _event(last)
+            yield _event({**call.envelope([]), "usage": counted})
+        else:
+            yield _event(last)
+    yield b"data: [DONE]\n\n"
 
 
 def _event(value: object) -> bytes:

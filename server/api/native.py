@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncGenerator
 from typing import Literal
 
@@ -18,7 +19,7 @@ from server.api.running import Asked, Running, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.streaming import StreamedAnswer
 from server.request import FinishedEvent, Priority
-from server.wire import CompletionFinished, Route, StopName
+from server.wire import ENGINE_PID_HEADER, CompletionFinished, Route, StopName
 
 StopWhen = Literal["now", "idle"]
 
@@ -28,7 +29,9 @@ async def complete(request: Request) -> Response:
     host: EngineHost = request.app.state.host
     asked = _read(await read_json_object(request))
     running = await start(host, asked)
-    return StreamedAnswer(_lines(running), media_type="application/x-ndjson", keep_alive=b"\n", cancel=running.cancel)
+    answer = StreamedAnswer(_lines(running), media_type="application/x-ndjson", keep_alive=b"\n", cancel=running.cancel)
+    answer.headers[ENGINE_PID_HEADER] = str(os.getpid())
+    return answer
 
 
 async def stop(request: Request) -> Response:

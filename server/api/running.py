@@ -26,7 +26,7 @@ from server.request import (
 from server.wire import Route
 
 if TYPE_CHECKING:
-    from server.engine import Engine, Generation
+    from server.generation import Generation
     from server.model.tokenizer import Tokenizer
 
 log = logging.getLogger("draftline.engine")
@@ -92,7 +92,7 @@ def encode_prompt(route: Route, segments: Sequence[Segment], tokenizer: Tokenize
 
 
 class Running:
-    """A request the engine has accepted. Its events wait in a queue, so that a slow or absent reader holds up nothing."""
+    """A request the engine has accepted. Its events wait in a queue: a slow or absent reader holds up nothing."""
 
     def __init__(self, host: EngineHost, generation: Generation, asked: Asked, prompt: Prompt) -> None:
         self.asked = asked
@@ -110,8 +110,8 @@ class Running:
             async for event in self._generation:
                 if isinstance(event, FinishedEvent):
                     finished = event
-                    break
-                self._events.put_nowait(event)
+                else:
+                    self._events.put_nowait(event)
         except Exception as error:
             log.exception("a generation failed")
             detail = f"{type(error).__name__}: {error}"
@@ -164,13 +164,15 @@ async def start(host: EngineHost, asked: Asked) -> Running:
     prompt = await to_thread.run_sync(encode_prompt, asked.route, asked.segments, engine.tokenizer)
     if not prompt.ids:
         raise bad_request("the prompt is empty", "prompt", "empty_prompt")
-    generation = _submit(host.engine(), asked, prompt)
+    generation = _submit(host, asked, prompt)
     return Running(host, generation, asked, prompt)
 
 
-def _submit(engine: Engine, asked: Asked, prompt: Prompt) -> Generation:
+def _submit(host: EngineHost, asked: Asked, prompt: Prompt) -> Generation:
+    # The one thing here that imports torch; an engine that exists has done so already.
     from server.engine import ContextOverflow
 
+    engine = host.engine()
     try:
         return engine.submit(
             GenerationRequest(
@@ -185,11 +187,13 @@ def _submit(engine: Engine, asked: Asked, prompt: Prompt) -> Generation:
             )
         )
     except ContextOverflow as error:
+        raise bad_request(str(error), "prompt", "context_overflow", have=error.have, limit=error.limit) from error
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    except RuntimeError as error:
+        # Its worker has ended, and nothing brings it back: make room for a new engine.
+        log.error("the engine takes no requests any more: %s", error)
+        host.stop(when_idle=False)
         raise ApiError(
-            400,
-            "context_overflow",
-            f"the prompt has {error.have} tokens and this model's context holds {error.limit}; shorten the prompt",
-            "prompt",
-            have=error.have,
-            limit=error.limit,
+            503, "stopping", "the engine failed and is stopping; connect again to start a new one"
         ) from error

@@ -28,7 +28,6 @@ from server.process.address import AddressError, bind_loopback, bind_socket, che
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
 from server.process.lock import EngineLock, lock_holder
 from server.process.places import Places, RuntimeDirectoryError, find_places
-from server.process.probe import NoAnswer, probe
 
 if TYPE_CHECKING:
     from server.engine import Engine
@@ -81,6 +80,10 @@ def serve(
 
 def _take_lock(places: Places) -> EngineLock:
     """The lock, once an engine that is ending has let it go. Raises ServeError when one stays."""
+    if (lock := EngineLock.acquire(places.lock)) is not None:
+        return lock
+
+    from server.process.probe import NoAnswer, probe  # the HTTP client takes time to import
 
     async def wait() -> EngineLock:
         deadline = asyncio.get_running_loop().time() + LOCK_PATIENCE_S
@@ -270,5 +273,6 @@ class EngineProcess:
 
 def report(error: ServeError) -> None:
     """The one line of a failed start, on stderr and, when it has been opened, in the log."""
-    log.error("%s", error)
+    if logging.getLogger().handlers:
+        log.error("%s", error)
     print(f"draftline: {error}", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from server.process.lock import lock_holder
 from server.process.places import find_places
 from server.process.probe import open_http
 
+ANSWER_S = 3.0
 ASKED_S = 10.0
 """How long an engine may take to end after it was asked."""
 TERMINATED_S = 3.0
@@ -31,7 +32,7 @@ async def stop_engine() -> int | None:
     asked = False
     with contextlib.suppress(httpx.HTTPError):
         async with open_http(places.socket) as http:
-            asked = (await http.post("/draftline/v1/stop", json={"when": "now"}, timeout=3.0)).is_success
+            asked = (await http.post("/draftline/v1/stop", json={"when": "now"}, timeout=ANSWER_S)).is_success
     if asked and await _gone(pid, ASKED_S):
         return pid
     for number, patience in ((signal.SIGTERM, TERMINATED_S), (signal.SIGKILL, TERMINATED_S)):

@@ -1,0 +1,218 @@
+"""The native endpoint through a real process: segments in, events out, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from engine_process import EngineHome, wait_until
+
+PATH = "/draftline/v1/complete"
+Json = dict[str, Any]
+
+
+def body(text: str = "a prompt", **more: Any) -> Json:
+    return {"route": "plain", "segments": [{"role": "text", "text": text}], "max_tokens": 5, **more}
+
+
+def ask(http: httpx.Client, value: Json) -> tuple[str, Json]:
+    answer = http.post(PATH, json=value)
+    assert answer.status_code == 200, answer.text
+    events = [json.loads(line) for line in answer.text.splitlines() if line]
+    assert [list(event) for event in events[:-1]] == [["text"]] * (len(events) - 1)
+    return "".join(event["text"] for event in events[:-1]), events[-1]["finished"]
+
+
+def test_answer_is_text_and_then_one_end_with_counters(api: httpx.Client) -> None:
+    text, finished = ask(api, body())
+    assert text == "abcde"
+    assert finished["reason"] == "length"
+    assert finished["counters"]["generated"] == 5
+    assert finished["segment_tokens"] == [8]
+
+
+def test_u41_counters_are_complete(api: httpx.Client) -> None:
+    counters = ask(api, body())[1]["counters"]
+    wanted = {
+        "prompt_tokens",
+        "prefilled",
+        "reused",
+        "generated",
+        "drafted",
+        "accepted",
+        "ttft_ms",
+        "tokens_per_second",
+    }
+    assert wanted <= set(counters)
+    assert counters["prefilled"] + counters["reused"] == counters["prompt_tokens"] == 8
+
+
+def test_first_difference_is_the_first_segment_not_reused(api: httpx.Client) -> None:
+    def parts(*texts: str) -> Json:
+        return {**body(), "segments": [{"role": "text", "text": text} for text in texts]}
+
+    ask(api, parts("zero", "one", "two"))
+    assert ask(api, parts("zero", "one", "twice"))[1]["first_difference"] == 2
+    assert ask(api, parts("zero", "One", "twice"))[1]["first_difference"] == 1
+    assert ask(api, parts("zero", "One", "twice"))[1]["first_difference"] is None
+
+
+def test_fim_route_takes_suffix_and_prefix(api: httpx.Client) -> None:
+    segments = [{"role": "suffix", "text": "after"}, {"role": "prefix", "text": "before", "checkpoint": True}]
+    text, finished = ask(api, {"segments": segments, "max_tokens": 3})
+    assert text == "abc"
+    assert len(finished["segment_tokens"]) == 2
+    assert sum(finished["segment_tokens"]) == finished["counters"]["prompt_tokens"]
+
+
+def test_line_rule_stops_in_the_engine(api: httpx.Client) -> None:
+    text, finished = ask(api, body(stop="line", max_tokens=500))
+    assert text == "abcdefghijklmnopqrstuvwxyz"
+    assert finished["reason"] == "stop"
+    assert finished["counters"]["generated"] < 40
+
+
+def test_timeout_is_a_reason(api: httpx.Client) -> None:
+    text, finished = ask(api, body(max_tokens=100_000, timeout_ms=60))
+    assert text
+    assert finished["reason"] == "timeout"
+
+
+def test_u09_every_request_leaves_one_line_with_its_reason_and_no_text_in_the_log(
+    api: httpx.Client, api_home: EngineHome
+) -> None:
+    before = len(api_home.log())
+    ask(api, body("canary-in-the-prompt"))
+    api.post(PATH, json=body("canary-in-the-prompt fail!"))
+    api.post(PATH, json=body("canary-in-the-prompt", max_tokens="many"))
+    wait_until(lambda: api_home.log()[before:].count("\n") >= 3)
+    log = api_home.log()[before:]
+    assert re.findall(r"completion route=plain reason=(\w+)|refused path=\S+ status=400 (code=\w+)", log) == [
+        ("length", ""),
+        ("error", ""),
+        ("", "code=bad_request"),
+    ]
+    assert "canary" not in api_home.log()
+
+
+def test_failure_of_the_engine_is_the_reason(api: httpx.Client) -> None:
+    text, finished = ask(api, body("fail!"))
+    assert (text, finished["reason"], finished["detail"]) == ("", "error", "told to fail")
+
+
+def test_overflow_names_both_numbers(api: httpx.Client) -> None:
+    answer = api.post(PATH, json=body("x" * 5000))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["have"], error["limit"]) == (400, "context_overflow", 5000, 4096)
+    assert "5000" in error["message"]
+    assert "4096" in error["message"]
+
+
+def test_unknown_fields_and_nulls_are_ignored(api: httpx.Client) -> None:
+    text, _ = ask(api, body(colour="red", timeout_ms=None, sampling={"mirostat": 2, "seed": None}))
+    assert text == "abcde"
+
+
+def test_lone_surrogates_do_not_break_a_request(api: httpx.Client) -> None:
+    raw = json.dumps(body("x \ud83d y \U0001f600")).encode()
+    answer = api.post(PATH, content=raw)
+    assert answer.status_code == 200
+    assert json.loads(answer.text.splitlines()[-1])["finished"]["counters"]["prompt_tokens"] == 7
+
+
+WRONG: dict[str, tuple[Json, str]] = {
+    "no segments": ({"segments": None}, "segments: this field is required"),
+    "empty segments": ({"segments": []}, "segments: at least one segment is required"),
+    "segments no array": ({"segments": {}}, "segments: expected an array of objects, got an object"),
+    "segment no object": ({"segments": ["x"]}, 'segments[0]: expected an object, got "x"'),
+    "no role": ({"segments": [{"text": "x"}]}, "segments[0].role: this field is required"),
+    "unknown role": (
+        {"segments": [{"role": "chat", "text": "x"}]},
+        'segments[0].role: expected one of "repo", "file", "suffix", "prefix", "text", got "chat"',
+    ),
+    "no text": ({"segments": [{"role": "text"}]}, "segments[0].text: this field is required"),
+    "text no string": ({"segments": [{"role": "text", "text": 5}]}, "segments[0].text: expected a string, got 5"),
+    "route": ({"route": "edit"}, 'route: expected one of "fim", "plain", got "edit"'),
+    "stop": ({"stop": ["x"]}, 'stop: expected one of "none", "line", "block", got an array'),
+    "max_tokens zero": ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 to 1000000, got 0"),
+    "max_tokens text": ({"max_tokens": "5"}, 'max_tokens: expected a whole number from 1 to 1000000, got "5"'),
+    "max_tokens true": ({"max_tokens": True}, "max_tokens: expected a whole number from 1 to 1000000, got a boolean"),
+    "timeout": ({"timeout_ms": -1}, "timeout_ms: expected a number from 1 to 3.6e+06, got -1"),
+    "priority": ({"priority": 1}, 'priority: expected one of "completion", "background", got 1'),
+    "speculate": ({"speculate": "no"}, 'speculate: expected true or false, got "no"'),
+    "sampling": ({"sampling": 3}, "sampling: expected an object, got 3"),
+    "temperature": (
+        {"sampling": {"temperature": "hot"}},
+        'sampling.temperature: expected a number from 0 to 100, got "hot"',
+    ),
+    "top_p": ({"sampling": {"top_p": 1.5}}, "sampling.top_p: expected a number from 0 to 1, got 1.5"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_field_is_named(api: httpx.Client, name: str) -> None:
+    change, message = WRONG[name]
+    answer = api.post(PATH, json={**body(), **change})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1, 2]", b'"text"', b'{"max_tokens": NaN}', b"\xff\xfe", b"[" * 100_000])
+def test_bad_json_is_a_400(api: httpx.Client, raw: bytes) -> None:
+    answer = api.post(PATH, content=raw)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("the request's body")
+
+
+def test_closing_the_connection_frees_the_engine_within_a_cycle(api: httpx.Client, api_home: EngineHome) -> None:
+    before = len(api_home.log())
+    with api.stream("POST", PATH, json=body(max_tokens=100_000)) as answer:
+        next(answer.iter_raw())
+        began = time.monotonic()
+    assert ask(api, body())[0] == "abcde"
+    assert time.monotonic() - began < 1
+    cancelled = re.search(r"reason=cancelled .* generated=(\d+)", api_home.log()[before:])
+    assert cancelled
+    assert int(cancelled[1]) < 200
+
+
+def test_closing_a_waiting_request_leaves_the_queue(api: httpx.Client, api_home: EngineHome) -> None:
+    endless = body(max_tokens=100_000)
+    with api.stream("POST", PATH, json=endless), api_home.http() as other, other.stream("POST", PATH, json=endless):
+        assert api.get("/health").json()["active"] == 2
+    wait_until(lambda: api.get("/health").json()["active"] == 0, 2)
+
+
+def test_u32_cancelling_one_request_leaves_the_others_alone(api: httpx.Client, api_home: EngineHome) -> None:
+    alone = ask(api, body(max_tokens=60))[0]
+    answers: list[str] = []
+
+    def other() -> None:
+        with api_home.http() as http:
+            answers.append(ask(http, body(max_tokens=60))[0])
+
+    threads = [threading.Thread(target=other) for _ in range(3)]
+    with api.stream("POST", PATH, json=body(max_tokens=100_000)) as answer:
+        next(answer.iter_raw())
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join(20)
+    assert answers == [alone] * 3
+
+
+def test_health_answers_while_the_engine_works(api: httpx.Client, api_home: EngineHome) -> None:
+    with api.stream("POST", PATH, json=body(max_tokens=100_000)), api_home.http() as other:
+        assert other.get("/health").json()["active"] == 1
+
+
+def test_a_silent_stream_shows_signs_of_life(api_home: EngineHome) -> None:
+    from server.api import streaming
+    from server.client import SILENCE_S
+
+    assert streaming.KEEP_ALIVE_S < SILENCE_S / 3

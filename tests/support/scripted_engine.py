@@ -1,0 +1,116 @@
+"""An engine without a model or torch, for tests of the process around it: what it says is decided by the prompt.
+
+Tokens are characters. It answers the prompt's last character onwards: "abc…", one character a cycle, one request after
+the other, and honours stop rule, limit, timeout and cancellation as the real one does.
+"""
+
+from __future__ import annotations
+
+import queue
+import string
+import threading
+import time
+from itertools import cycle, islice
+
+from server.generation import Generation
+from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, TextEvent
+
+ANSWER = string.ascii_lowercase + "\n"
+
+
+class ScriptedTokenizer:
+    end_tokens = frozenset({0})
+    hidden_tokens = frozenset({0})
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(c) for c in text]
+
+    def special(self, name: str) -> int:
+        return 0x110000 + sum(name.encode())
+
+
+class ContextOverflow(ValueError):  # noqa: N818
+    def __init__(self, have: int, limit: int) -> None:
+        super().__init__(f"the prompt has {have} tokens, but the context holds {limit}")
+        self.have, self.limit = have, limit
+
+
+class ScriptedEngine:
+    """token_s: seconds a cycle takes. A prompt that contains "fail!" makes the generation fail."""
+
+    def __init__(self, token_s: float = 0.0, context_length: int = 4096) -> None:
+        self.tokenizer = ScriptedTokenizer()
+        self.context_length = context_length
+        self.prefill_rate = 1000.0
+        self.submitted: list[GenerationRequest] = []
+        self.finished: list[FinishedEvent] = []
+        self._token_s = token_s
+        self._queue: queue.Queue[tuple[GenerationRequest, Generation, threading.Event] | None] = queue.Queue()
+        self._last: list[int] = []
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        if len(request.ids) >= self.context_length:
+            raise ContextOverflow(len(request.ids), self.context_length)
+        cancelled = threading.Event()
+        generation = Generation(cancelled.set)
+        self.submitted.append(request)
+        self._queue.put((request, generation, cancelled))
+        return generation
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join(5)
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            request, generation, cancelled = item
+            finished = self._answer(request, generation, cancelled)
+            self.finished.append(finished)
+            generation.put(finished)
+
+    def _answer(self, request: GenerationRequest, generation: Generation, cancelled: threading.Event) -> FinishedEvent:
+        began = time.monotonic()
+        reused = next((i for i, (a, b) in enumerate(zip(request.ids, self._last, strict=False)) if a != b), None)
+        if reused is None:
+            reused = min(len(self._last), len(request.ids) - 1)
+        self._last = request.ids
+        text, shown, count = "", 0, 0
+        reason: FinishReason = "length"
+        if "fail!" in "".join(chr(i) for i in request.ids if i < 0x110000):
+            return FinishedEvent("error", Counters(), "told to fail")
+        for character in islice(cycle(ANSWER), request.max_tokens):
+            if cancelled.wait(self._token_s) if self._token_s else cancelled.is_set():
+                reason = "cancelled"
+                break
+            if request.timeout_ms is not None and time.monotonic() - began > request.timeout_ms / 1000:
+                reason = "timeout"
+                break
+            text += character
+            count += 1
+            keep = request.stop(text) if request.stop else None
+            if keep is not None:
+                text, reason = text[: max(keep, shown)], "stop"
+                break
+            settled = getattr(request.stop, "settled", len)(text)
+            if settled > shown:
+                generation.put(TextEvent(text[shown:settled], 1))
+                shown = settled
+        if len(text) > shown:
+            generation.put(TextEvent(text[shown:], 1))
+        spent = (time.monotonic() - began) * 1000
+        prompt = len(request.ids)
+        counters = Counters(
+            prompt_tokens=prompt,
+            prefilled=prompt - reused,
+            reused=reused,
+            generated=count,
+            drafted=2 * count,
+            accepted=count,
+            cycles=count,
+            ttft_ms=spent / max(count, 1),
+            total_ms=spent,
+            tokens_per_second=1000 * count / spent if spent else 0.0,
+        )
+        return FinishedEvent(reason, counters)

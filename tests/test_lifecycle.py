@@ -1,0 +1,447 @@
+"""The engine's life as real processes see it: started once, found again, replaced, stopped, killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from engine_process import SCRIPTED_COMMAND, EngineHome, engine_home, process_is_gone, wait_until
+
+from prompts.segments import Segment
+from server import __version__
+from server.client import EngineClient, EngineUnavailable, complete_once
+from server.process import attach, spawn
+from server.process.lock import lock_holder
+from server.process.stop import stop_engine
+from server.wire import CompletionFinished, CompletionRequest, CompletionText
+
+pytestmark = pytest.mark.anyio
+
+REQUEST = CompletionRequest((Segment("text", "prompt", "test"),), route="plain", max_tokens=5)
+ENDLESS = CompletionRequest((Segment("text", "prompt", "test"),), route="plain", max_tokens=100_000)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineHome]:
+    """A home whose engines this process's clients find, and start by themselves."""
+    with engine_home() as home:
+        for name, value in home.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("DRAFTLINE_MODEL", str(home.model()))
+        monkeypatch.setattr(spawn, "engine_command", lambda: SCRIPTED_COMMAND)
+        yield home
+
+
+@asynccontextmanager
+async def connected(**options: object) -> AsyncGenerator[EngineClient]:
+    async with await EngineClient.connect(**options) as client:  # type: ignore[arg-type]
+        yield client
+
+
+def test_socket_is_private_and_the_address_is_published(home: EngineHome) -> None:
+    health = home.serve()
+    places = home.places
+    assert stat.S_IMODE(places.runtime.stat().st_mode) == 0o700
+    assert stat.S_ISSOCK(places.socket.stat().st_mode)
+    assert stat.S_IMODE(places.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(places.published.stat().st_mode) == 0o600
+    published = json.loads(places.published.read_text())
+    assert published["pid"] == health.pid
+    assert published["url"] == f"http://127.0.0.1:{health.port}"
+    assert published["version"] == __version__
+
+
+def test_a_loose_runtime_directory_is_made_private(home: EngineHome) -> None:
+    home.places.runtime.chmod(0o777)
+    home.serve()
+    assert stat.S_IMODE(home.places.runtime.stat().st_mode) == 0o700
+
+
+def test_first_client_starts_the_engine_which_outlives_it(home: EngineHome) -> None:
+    text, finished = complete_once(REQUEST)
+    assert text == "abcde"
+    assert finished.reason == "length"
+    health = home.health()
+    assert health is not None
+    assert os.getsid(health.pid) == health.pid  # in a session of its own: closing a terminal doesn't end it
+    assert Path(f"/proc/{health.pid}/cwd").resolve() == home.places.runtime.resolve()
+    complete_once(REQUEST)
+    again = home.health()
+    assert again is not None
+    assert again.pid == health.pid
+
+
+async def test_clients_that_start_at_once_end_with_one_engine(home: EngineHome) -> None:
+    async with connected() as one, connected() as two:
+        assert one.engine_pid == two.engine_pid
+    await stop_engine()
+    clients = await asyncio.gather(*(EngineClient.connect() for _ in range(4)))
+    assert len({client.engine_pid for client in clients}) == 1
+    for client in clients:
+        await client.aclose()
+    wait_until(lambda: count_engines(home) == 1)
+
+
+def count_engines(home: EngineHome) -> int:
+    """Living processes that work in the home's directory."""
+    count = 0
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                count += (process / "cwd").readlink() == home.places.runtime
+            except OSError:
+                continue
+    return count
+
+
+def test_two_serves_at_once_end_with_one(home: EngineHome) -> None:
+    model = str(home.model())
+    processes = [home.start("--model", model, SCRIPTED_LOAD_S="0.5") for _ in range(2)]
+    wait_until(lambda: any(p.poll() is not None for p in processes))
+    loser, winner = sorted(processes, key=lambda p: p.poll() is None)
+    assert loser.returncode == 3
+    error = loser.communicate()[1]
+    assert error == (
+        f"draftline: an engine is already running (process {winner.pid}, version {__version__}, model scripted); "
+        "end it with `draftline stop`\n"
+    )
+    wait_until(lambda: home.health_if_ready())
+    assert winner.poll() is None
+
+
+def test_stale_socket_of_a_killed_engine_is_replaced(home: EngineHome) -> None:
+    killed = home.serve()
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_until(lambda: lock_holder(home.places.lock) is None)
+    assert home.places.socket.exists()
+    assert complete_once(REQUEST)[0] == "abcde"
+    health = home.health()
+    assert health is not None
+    assert health.pid != killed.pid
+
+
+async def test_engine_killed_in_a_completion_is_reported_at_once_and_the_next_starts_a_new_one(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPTED_TOKEN_MS", "20")
+    async with connected() as client:
+        killed = client.engine_pid
+        async with aclosing(client.complete(ENDLESS)) as events:
+            await anext(events)
+            os.kill(killed, signal.SIGKILL)
+            began = time.monotonic()
+            with pytest.raises(EngineUnavailable, match=f"the engine process {killed} ended"):
+                [event async for event in events]
+        assert time.monotonic() - began < 2
+        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert client.engine_pid != killed
+
+
+async def test_engine_killed_between_requests_is_not_noticed(home: EngineHome) -> None:
+    async with connected() as client:
+        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        os.kill(client.engine_pid, signal.SIGKILL)
+        both = await asyncio.gather(client.complete_text(REQUEST), client.complete_text(REQUEST))
+        assert [text for text, _ in both] == ["abcde", "abcde"]
+    assert count_engines(home) == 1
+
+
+async def test_client_that_may_not_start_says_that_nothing_runs(home: EngineHome) -> None:
+    with pytest.raises(EngineUnavailable, match="no engine is running"):
+        await EngineClient.connect(start=False)
+    assert home.health() is None
+
+
+def test_idle_engine_ends_by_itself(home: EngineHome) -> None:
+    home.serve("--idle-minutes", "0.01")
+    wait_until(lambda: lock_holder(home.places.lock) is None)
+    assert not home.places.socket.exists()
+    assert not home.places.published.exists()
+    assert "no client for" in home.log()
+
+
+async def test_engine_does_not_count_as_idle_while_a_client_is_connected(home: EngineHome) -> None:
+    pid = home.serve("--idle-minutes", "0.005").pid
+    async with connected() as client:
+        await client.complete_text(REQUEST)
+        await asyncio.sleep(1.0)
+        assert not process_is_gone(pid)
+    wait_until(lambda: lock_holder(home.places.lock) is None)
+
+
+async def test_engine_does_not_count_as_idle_while_it_works(home: EngineHome) -> None:
+    home.serve("--idle-minutes", "0.005", SCRIPTED_TOKEN_MS="40")
+    async with connected() as client:
+        text, finished = await client.complete_text(CompletionRequest(REQUEST.segments, "plain", max_tokens=25))
+    assert (len(text), finished.reason) == (25, "length")
+
+
+def test_stop_ends_the_engine(home: EngineHome) -> None:
+    pid = home.serve().pid
+    done = home.run("stop")
+    assert (done.returncode, done.stdout) == (0, f"the engine (process {pid}) has ended\n")
+    assert lock_holder(home.places.lock) is None
+    assert not home.places.socket.exists()
+    assert home.run("stop").stdout == "no engine is running\n"
+
+
+def test_stop_while_the_model_loads(home: EngineHome) -> None:
+    process = home.start("--model", str(home.model()), SCRIPTED_LOAD_S="30")
+    wait_until(lambda: home.health())
+    assert home.run("stop").returncode == 0
+    assert process.wait(5) == 0
+
+
+async def test_stop_cancels_what_runs(home: EngineHome) -> None:
+    home.serve(SCRIPTED_TOKEN_MS="20")
+    async with connected() as client, aclosing(client.complete(ENDLESS)) as events:
+        await anext(events)
+        await client.stop()
+        last = [event async for event in events][-1]
+    assert isinstance(last, CompletionFinished)
+    assert last.reason == "cancelled"
+
+
+async def test_stop_ends_an_engine_that_does_not_answer(home: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = home.serve().pid
+    os.kill(pid, signal.SIGSTOP)
+    for name in ("ANSWER_S", "ASKED_S", "TERMINATED_S"):
+        monkeypatch.setattr(f"server.process.stop.{name}", 0.3)
+    assert await stop_engine() == pid
+    assert lock_holder(home.places.lock) is None
+
+
+async def test_engine_that_does_not_answer_is_reported(home: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = home.serve().pid
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr("server.process.probe.PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(attach, "SILENCE_PATIENCE_S", 0.5)
+    with pytest.raises(EngineUnavailable, match=f"the engine process {pid} does not answer; end it with"):
+        await EngineClient.connect()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_the_engine_and_clean_up(home: EngineHome, number: signal.Signals) -> None:
+    pid = home.serve().pid
+    os.kill(pid, number)
+    wait_until(lambda: lock_holder(home.places.lock) is None)
+    assert not home.places.socket.exists()
+    assert not home.places.published.exists()
+
+
+async def test_idle_engine_of_another_version_is_replaced(home: EngineHome) -> None:
+    old = home.serve(SCRIPTED_VERSION="0.0.1")
+    async with connected() as client:
+        health = await client.health()
+    assert (health.version, health.pid == old.pid) == (__version__, False)
+
+
+async def test_busy_engine_of_another_version_finishes_first(home: EngineHome) -> None:
+    old = home.serve(SCRIPTED_VERSION="0.0.1", SCRIPTED_TOKEN_MS="20")
+    async with connected(start=False) as before:
+        running = asyncio.create_task(before.complete_text(CompletionRequest(REQUEST.segments, "plain", max_tokens=60)))
+        while not (await before.health()).active:
+            await asyncio.sleep(0.01)
+        async with connected() as client:
+            assert running.done()
+            assert client.engine_pid != old.pid
+        text, finished = await running
+    assert (len(text), finished.reason) == (60, "length")
+
+
+async def test_client_from_before_an_upgrade_does_not_undo_it(home: EngineHome) -> None:
+    home.serve()
+    async with connected() as before:
+        await stop_engine()
+        upgraded = home.serve(SCRIPTED_VERSION="9.9.9")
+        assert (await before.complete_text(REQUEST))[0] == "abcde"
+        assert before.engine_pid == upgraded.pid
+
+
+async def test_engine_with_another_model_is_replaced(home: EngineHome) -> None:
+    home.serve()
+    other = home.model("other.gguf")
+    async with connected(model=str(other)) as client:
+        health = await client.health()
+        assert (health.model, health.model_id) == (str(other.resolve()), "other")
+
+
+async def test_client_without_a_wish_takes_the_model_that_runs(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = home.serve("--model", str(home.model("other.gguf"))).pid
+    monkeypatch.delenv("DRAFTLINE_MODEL")
+    async with connected() as client:
+        assert client.engine_pid == pid
+
+
+async def test_clients_that_disagree_on_the_model_do_not_take_turns_forever(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPTED_LOAD_S", "0.3")
+    wishes = [str(home.model("one.gguf")), str(home.model("two.gguf"))]
+    found = await asyncio.gather(*(EngineClient.connect(model=m) for m in wishes), return_exceptions=True)
+    clients = [client for client in found if isinstance(client, EngineClient)]
+    assert clients
+    for client in clients:
+        await client.aclose()
+    assert all(isinstance(f, EngineClient | EngineUnavailable) for f in found)
+
+
+async def test_engine_whose_model_file_changed_is_replaced(home: EngineHome) -> None:
+    model = home.model()
+    old = home.serve("--model", str(model))
+    model.write_bytes(b"GGUF, trained once more")
+    async with connected() as client:
+        assert client.engine_pid != old.pid
+
+
+async def test_client_waits_for_an_engine_that_is_ending(home: EngineHome) -> None:
+    old = home.serve(SCRIPTED_CLOSE_S="1")
+    with home.http() as http:
+        http.post("/draftline/v1/stop")
+    async with connected() as client:
+        assert client.engine_pid != old.pid
+        assert (await client.complete_text(REQUEST))[0] == "abcde"
+
+
+async def test_request_to_an_ending_engine_goes_to_the_next_one(home: EngineHome) -> None:
+    home.serve(SCRIPTED_TOKEN_MS="20")
+    async with connected() as client:
+        async with aclosing(client.complete(ENDLESS)) as events:
+            await anext(events)
+            with home.http() as http:
+                http.post("/draftline/v1/stop", json={"when": "idle"})
+            answer = asyncio.create_task(client.complete_text(REQUEST))
+            await asyncio.sleep(0.2)
+            assert not answer.done()
+        assert (await answer)[0] == "abcde"
+
+
+async def test_closing_the_stream_cancels_the_generation(home: EngineHome) -> None:
+    home.serve(SCRIPTED_TOKEN_MS="10")
+    async with connected() as client:
+        async with aclosing(client.complete(ENDLESS)) as events:
+            assert isinstance(await anext(events), CompletionText)
+        began = time.monotonic()
+        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert time.monotonic() - began < 1
+        assert (await client.health()).active == 0
+    assert "reason=cancelled" in home.log()
+
+
+FAILURES = {
+    "missing": ("nowhere.gguf", "there is no model file {path} and no model of that name; known models: embedded"),
+    "not a GGUF file": (
+        "text.gguf",
+        "{path} is not a GGUF file; download the model again or name another with --model",
+    ),
+    "a directory": ("folder", "{path} is a directory; --model takes a GGUF file"),
+}
+
+
+@pytest.fixture
+def bad_model(home: EngineHome, request: pytest.FixtureRequest) -> tuple[str, str]:
+    name, message = FAILURES[request.param]
+    path = home.places.runtime / name
+    if name == "text.gguf":
+        path.write_text("no model")
+    if name == "folder":
+        path.mkdir()
+    return str(path), message.format(path=path)
+
+
+@pytest.mark.parametrize("bad_model", FAILURES, indirect=True)
+async def test_bad_model_is_one_line_for_serve_and_for_the_client(home: EngineHome, bad_model: tuple[str, str]) -> None:
+    path, message = bad_model
+    done = home.run("serve", "--model", path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"draftline: {message}\n")
+    with pytest.raises(EngineUnavailable) as caught:
+        await EngineClient.connect(model=path)
+    assert str(caught.value) == message
+
+
+async def test_client_reports_the_line_with_which_loading_failed(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPTED_FAIL", "scripted.gguf: tensor blk.0.attn_q.weight: it is missing. Get it again.")
+    done = home.run("serve", "--model", str(home.model()))
+    assert done.returncode == 1
+    assert done.stderr == f"draftline: {os.environ['SCRIPTED_FAIL']}\n"
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailable) as caught:
+        await EngineClient.connect()
+    assert str(caught.value) == os.environ["SCRIPTED_FAIL"]
+    assert time.monotonic() - began < 10
+    assert lock_holder(home.places.lock) is None
+
+
+async def test_engine_that_dies_while_starting_is_reported(home: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRIPTED_LOAD_S", "60")
+    connecting = asyncio.create_task(EngineClient.connect())
+    while (pid := lock_holder(home.places.lock)) is None:
+        await asyncio.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EngineUnavailable, match="exit code -9"):
+        await connecting
+
+
+def test_port_in_use_is_one_line(home: EngineHome) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = home.run("serve", "--model", str(home.model()), "--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"draftline: port {port} on 127.0.0.1 is in use; name another with --port, or leave --port out for a free one\n"
+    )
+    assert not home.places.socket.exists()
+
+
+def test_given_port_is_served(home: EngineHome) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert home.serve("--port", str(port)).port == port
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.com", ""])
+def test_only_loopback_is_bound(home: EngineHome, host: str) -> None:
+    done = home.run("serve", "--model", str(home.model()), "--host", host)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"draftline: refusing to serve on {host}: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_runtime_directory_of_somebody_else_is_refused(home: EngineHome, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(home.places.runtime)
+    for path in (link, home.model()):
+        done = home.run("serve", DRAFTLINE_RUNTIME_DIR=str(path))
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"draftline: the runtime directory can't be used: {path} is not a directory; "
+            "set DRAFTLINE_RUNTIME_DIR to a directory of your own\n"
+        )
+
+
+def test_too_long_a_socket_path_is_one_line(home: EngineHome, tmp_path: Path) -> None:
+    done = home.run("serve", DRAFTLINE_RUNTIME_DIR=str(tmp_path / ("long" * 25)))
+    assert done.returncode == 1
+    assert "set DRAFTLINE_RUNTIME_DIR to a shorter directory" in done.stderr
+    assert done.stderr.count("\n") == 1
