@@ -6,6 +6,7 @@ methods may be called from one other thread.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -251,7 +252,8 @@ class LspClient:
                 self._answers[message.get("id")] = message
             self._news.notify_all()
         if "method" in message and "id" in message:
-            self.send({"jsonrpc": "2.0", "id": message["id"], "result": None})
+            with contextlib.suppress(OSError, ValueError):  # the server's input is closed already
+                self.send({"jsonrpc": "2.0", "id": message["id"], "result": None})
 
     def _read_stderr(self, stream: IO[bytes]) -> None:
         for line in stream:

@@ -123,10 +123,13 @@ class Completer:
         connection = None
         try:
             connection = self._link.engine()
-            return await complete_within_context(connection, build, self.budget)
+            outcome = await complete_within_context(connection, build, self.budget)
+            if outcome.reason == "timeout":
+                self._link.suspect(connection)
+            return outcome
         except EngineUnavailable as error:
             if connection is not None:
-                self._link.lost(connection, str(error))
+                self._link.lost(connection)
             return Outcome("error", detail=str(error))
         except (EngineError, NoPromptBudget) as error:
             return Outcome("error", detail=str(error))

@@ -37,6 +37,7 @@ class EngineLink:
         self._connection: Connection | None = None
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._probe: asyncio.Task[None] | None = None
         self.message = "the engine is being started"
 
     def start(self) -> None:
@@ -50,26 +51,40 @@ class EngineLink:
             raise EngineUnavailable(self.message)
         return self._connection
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: Connection) -> None:
         """Tell that a request found ``connection`` dead; a new one is made in the background."""
         if connection is self._connection:
             self._connection = None
-            self.message = why
+            self._say("loading", "the engine was lost and is being started again")
             self._lost.set()
+
+    def suspect(self, connection: Connection) -> None:
+        """Tell that a request had no answer in time; an engine that says nothing at all counts as lost."""
+        if connection is self._connection and self._probe is None:
+            self._probe = asyncio.create_task(self._look(connection))
+
+    async def _look(self, connection: Connection) -> None:
+        try:
+            await connection.health()
+        except EngineUnavailable:
+            self.lost(connection)
+        finally:
+            self._probe = None
 
     async def aclose(self) -> None:
         """Let go of the engine; it goes on without us."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        tasks = [task for task in (self._keeper, self._probe) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._connection is not None:
             await self._connection.aclose()
 
     async def _keep_connected(self) -> None:
+        clock = asyncio.get_running_loop().time
         pause = FIRST_PAUSE_S
-        message = "loading the model"
+        self._say("loading", "the model is being loaded")
         while True:
-            self._say("loading", message)
             try:
                 connection = await self._connect()
                 health = await connection.health()
@@ -82,13 +97,13 @@ class EngineLink:
             self._lost.clear()
             self._connection = connection
             self._say("ready", health.model_id, health)
-            began = asyncio.get_running_loop().time()
+            began = clock()
             await self._lost.wait()
             await connection.aclose()
-            message = f"{self.message}; starting it again"
-            if asyncio.get_running_loop().time() - began > LONGEST_PAUSE_S:
+            if clock() - began > LONGEST_PAUSE_S:
                 pause = FIRST_PAUSE_S
             else:
+                # It dies as soon as it runs: don't start it as fast as it dies.
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 

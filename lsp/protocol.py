@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from lsprotocol import types
-from pygls.exceptions import JsonRpcInternalError, JsonRpcInvalidParams
+from pygls.exceptions import JsonRpcInternalError, JsonRpcInvalidRequest
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from lsp.documents import Change, DocumentStore
@@ -37,6 +37,9 @@ class DraftlineProtocol(LanguageServerProtocol):
         """Called for every JSON object, innermost first."""
         if len(data) == 2 and "line" in data and "character" in data:
             return {name: _clamped(value) for name, value in data.items()}
+        if "jsonrpc" in data and not isinstance(data.get("id", 0), str | int):
+            self._refuse(None, types.ErrorCodes.InvalidRequest, "a request's id must be a number or a string")
+            raise JsonRpcInvalidRequest
         try:
             return super().structure_message(data)
         except Exception:
@@ -48,7 +51,7 @@ class DraftlineProtocol(LanguageServerProtocol):
     def handle_message(self, message: Any) -> None:
         method = getattr(message, "method", None)
         if not isinstance(method, str) and not hasattr(message, "jsonrpc"):
-            raise JsonRpcInvalidParams("a message is not a JSON-RPC object")
+            raise JsonRpcInvalidRequest
         problem = None
         if method is not None and not self.initialized and method not in (types.INITIALIZE, types.EXIT):
             problem = types.ErrorCodes.ServerNotInitialized, "the server is not initialized"
@@ -96,7 +99,7 @@ class DraftlineProtocol(LanguageServerProtocol):
         identifier = params.text_document
         if (document := self.documents.get(identifier.uri)) is not None:
             changes = [_change(change) for change in params.content_changes]
-            document.apply(changes, identifier.version, self.position_encoding)
+            document.apply(changes, identifier.version, self.position_encoding())
         yield from self._then(types.TEXT_DOCUMENT_DID_CHANGE, params)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CLOSE)
@@ -108,7 +111,6 @@ class DraftlineProtocol(LanguageServerProtocol):
         if (handler := self.fm.features.get(method)) is not None:
             yield handler, (params,), None
 
-    @property
     def position_encoding(self) -> Any:
         """The negotiated one: ``utf-8``, ``utf-16`` or ``utf-32``."""
         encoding = self.workspace.position_encoding

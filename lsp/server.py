@@ -90,7 +90,7 @@ def create_server(connect: Connect) -> DraftlineServer:
 
     @server.feature(types.INITIALIZE)
     def initialize(params: types.InitializeParams) -> None:
-        completer.encoding = server.protocol.position_encoding
+        completer.encoding = server.protocol.position_encoding()
         server.take_roots()
         server.apply_settings(params.initialization_options)
 

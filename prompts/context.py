@@ -95,16 +95,15 @@ def completion_segments(
     cursor = current.text.clamp(cursor)
     window = window if window is not None else PrefixWindow()
     if budget is None:
-        total = sum(_bytes_of(file.text) for file in (current, *others)) + 1
-        total *= SHARE_STEPS
+        step = sum(_bytes_of(file.text) + byte_length(file.path or "") + 4 for file in (current, *others))
     else:
         if budget.tokens <= 0:
             raise NoPromptBudget(
                 f"the prompt's budget is {budget.tokens} tokens: the model's context is too short for the tokens "
                 "reserved for the answer; ask for fewer (max_tokens) or take a model with a longer context"
             )
-        total = max(budget.bytes, 1)
-    step = max(total // SHARE_STEPS, 1)
+        step = max(budget.bytes // SHARE_STEPS, 1)
+    total = step * SHARE_STEPS
     chosen, used = _choose_others(others, total - _share_of_current(current.text, total, step))
     segments = [
         Segment("file", _clean(str(file.text)), source="open file", path=file.path, checkpoint=True) for file in chosen
@@ -112,7 +111,7 @@ def completion_segments(
     if segments and repository:
         segments.insert(0, Segment("repo", _clean(repository), source="repository"))
     room = total - _round_up(used, step) if used else total
-    return segments + _current_segments(current, cursor, max(room, 1), window)
+    return segments + _current_segments(current, cursor, room, window)
 
 
 def _current_segments(current: SourceFile, cursor: Cursor, size: int, window: PrefixWindow) -> list[Segment]:

@@ -197,3 +197,10 @@ def test_u27_a_lone_surrogate_becomes_a_replacement_character_that_can_be_sent()
 
 def test_a_cursor_outside_the_text_means_its_nearest_place():
     assert joined(completion_segments(source("ab"), Cursor(7, 9)), "prefix") == "ab"
+
+
+@pytest.mark.parametrize("tokens", range(400, 440, 7))
+def test_a_small_file_is_whole_however_much_stands_in_the_others(tokens):
+    files = [source("b = 1\n" * 900, "b.py")]
+    segments = completion_segments(source("x = 1\ny = "), Cursor(1, 4), files, Budget(tokens))
+    assert joined(segments, "prefix") == "x = 1\ny = "

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from server import __version__
+from server.process.lock import EngineLock
 from server.wire import Health
 
 Request = dict[str, Any]
@@ -79,6 +80,8 @@ class FakeEngine:
             | health
         )
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Kept after its death, so that no client starts a real engine in its place.
+        self._lock = EngineLock.acquire(runtime / "engine.lock")
         self._path = runtime / "engine.sock"
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -95,9 +98,11 @@ class FakeEngine:
     def close(self) -> None:
         """Gone like a killed process: every connection is cut and nobody listens any more."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._die)
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
             self._thread.join(5)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
         end = time.monotonic() + timeout
@@ -115,6 +120,14 @@ class FakeEngine:
         self._path.unlink(missing_ok=True)
         for writer in self._writers:
             writer.transport.abort()
+
+    async def _end(self) -> None:
+        self._die()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self._loop.call_later(0.01, self._loop.stop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -1,0 +1,89 @@
+"""The engine comes late, dies or can't be started: the editor never waits, and completions come back."""
+
+import time
+
+from fake_engine import FakeEngine, Script, script
+from language_server import root_of
+
+
+def ready_again(editor, after):
+    return editor.wait_for("draftline/status", lambda s: s["state"] == "ready", after=after)
+
+
+def test_u45_the_engine_dies_in_the_middle_of_a_completion(own_server, folder, uri):
+    engine = FakeEngine(folder / "run", lambda request: Script(pieces=["a", "b"], die=True))
+    editor = own_server()
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0})
+    editor.wait_ready()
+    editor.open(uri, "x = ")
+    editor.insert(uri, 2, 0, 4, "1 + ")
+    after = len(editor.messages)
+    request = editor.start_inline(uri, 0, 8)
+    engine.wait_until(lambda: len(engine.requests) == 1)
+    second = FakeEngine(folder / "run", lambda request: script("value"), model_id="second")
+    try:
+        assert editor.result(request)["items"] == []
+        last = editor.wait_for("draftline/status", lambda s: s["last"] is not None, after=after)["last"]
+        assert last["reason"] == "error"
+        assert "ended" in last["detail"]
+        assert ready_again(editor, after)["model"] == "second"
+        # The document, with its changes, is as it was.
+        (item,) = editor.inline(uri, 0, 8)
+        assert item["insertText"] == "value"
+        assert second.texts("prefix") == ["x = 1 + "]
+    finally:
+        engine.close()
+        second.close()
+
+
+def test_an_engine_that_ended_while_idle_is_started_again_for_the_next_request(own_server, folder, uri):
+    engine = FakeEngine(folder / "run")
+    editor = own_server()
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0})
+    editor.wait_ready()
+    editor.open(uri, "x = ")
+    assert len(editor.inline(uri, 0, 4)) == 1
+    engine.close()
+    second = FakeEngine(folder / "run", lambda request: script("second"))
+    assert [item["insertText"] for item in editor.inline(uri, 0, 3)] == ["second"]
+    second.close()
+
+
+def test_while_the_engine_loads_requests_are_answered_at_once_and_progress_is_shown(own_server, folder, uri):
+    engine = FakeEngine(folder / "run", status="loading")
+    editor = own_server()
+    editor.initialize(root=root_of(folder))
+    editor.open(uri, "x = ")
+    token = editor.wait_for("window/workDoneProgress/create")["token"]
+    began = time.monotonic()
+    assert editor.inline(uri, 0, 4) == []
+    assert time.monotonic() - began < 2
+    status = editor.wait_for("draftline/status", lambda s: s["last"] is not None)
+    assert (status["state"], status["last"]["reason"]) == ("loading", "error")
+    assert "being loaded" in status["last"]["detail"]
+    engine.health["status"] = "ready"
+    editor.wait_ready()
+    values = [params["value"] for _, params in editor.sent("$/progress") if params["token"] == token]
+    editor.wait_for("$/progress", lambda p: p["token"] == token and p["value"]["kind"] == "end")
+    assert values[0]["kind"] == "begin"
+    assert values[0]["title"] == "Draftline: loading model"
+    assert len(editor.inline(uri, 0, 4)) == 1
+    engine.close()
+
+
+def test_an_engine_that_can_not_be_started_is_told_once_and_tried_again(own_server, folder, uri):
+    missing = str(folder / "missing.gguf")
+    editor = own_server(env={"DRAFTLINE_MODEL": missing})
+    editor.initialize(root=root_of(folder))
+    editor.open(uri, "x = ")
+    status = editor.wait_for("draftline/status", lambda s: s["state"] == "unavailable")
+    assert missing in status["message"]
+    editor.wait_until(
+        lambda: sum(p["state"] == "unavailable" for _, p in editor.sent("draftline/status")) >= 2, "a second try"
+    )
+    assert editor.inline(uri, 0, 4) == []
+    shown = [params["message"] for _, params in editor.sent("window/showMessage")]
+    assert len(shown) == 1
+    assert missing in shown[0]
+    assert "\n" not in shown[0]
+    assert editor.stderr == []

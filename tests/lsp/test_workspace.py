@@ -1,0 +1,44 @@
+"""Which root a document belongs to, and what of the other documents goes with it."""
+
+from pathlib import Path
+
+import pytest
+
+from lsp.documents import Document
+from lsp.workspace import Workspace
+
+ROOTS = [Path("/w/shop"), Path("/w/shop/nested"), Path("/w/bank")]
+
+
+def paths_beside(uri, *others):
+    documents = [Document.from_text(name, "text") for name in (*others, uri)]
+    return [file.path for file in Workspace(ROOTS).surroundings_of(documents[-1], documents).others]
+
+
+def test_u22_nothing_crosses_roots_and_the_innermost_root_counts():
+    uris = ["file:///w/shop/a.py", "file:///w/bank/b.py", "file:///w/shop/nested/c.py", "file:///x.py", "untitled:1"]
+    assert paths_beside("file:///w/shop/z.py", *uris) == ["a.py"]
+    assert paths_beside("file:///w/shop/nested/z.py", *uris) == ["c.py"]
+    assert paths_beside("file:///elsewhere/z.py", *uris) == []
+    assert paths_beside("untitled:2", *uris) == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///w/shop/pkg/a%20b.py", "pkg/a b.py"),
+        ("file:///w/shop/nested/c.py", "c.py"),
+        ("file:///home/me/secret-project/d.py", "d.py"),
+        ("untitled:Untitled-1", None),
+        ("git:/w/shop/a.py?ref", None),
+    ],
+)
+def test_a_path_is_shown_relative_to_its_root_and_never_absolute(uri, path):
+    assert Workspace(ROOTS).shown_path(uri) == path
+
+
+def test_a_document_that_is_out_of_sync_is_no_context():
+    stale = Document.from_text("file:///w/bank/a.py", "text")
+    stale.in_sync = False
+    own = Document.from_text("file:///w/bank/b.py", "text")
+    assert Workspace(ROOTS).surroundings_of(own, [stale, own]).others == []
