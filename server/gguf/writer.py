@@ -57,12 +57,16 @@ def write_model_file(path: Path | str, metadata: Mapping[str, MetadataValue], te
     and OSError.
     """
     path = Path(path)
-    header, offsets = _header(path, metadata, tensors)
+    header, places = _header(path, metadata, tensors)
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with draft.open("wb") as file:
             file.write(header)
-            _write_tensors(path, file, tensors, offsets)
+            for name, tensor in tensors.items():
+                start, nbytes = places[name]
+                file.write(bytes(start - file.tell()))
+                _write_tensor(path, file, name, tensor, nbytes)
+            file.write(bytes(-file.tell() % GGUF_DEFAULT_ALIGNMENT))
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -71,21 +75,15 @@ def write_model_file(path: Path | str, metadata: Mapping[str, MetadataValue], te
             draft.unlink()
 
 
-def _write_tensors(
-    path: Path, file: BinaryIO, tensors: Mapping[str, NewTensor], offsets: Mapping[str, tuple[int, int]]
-) -> None:
-    for name, tensor in tensors.items():
-        start, nbytes = offsets[name]
-        file.write(bytes(start - file.tell()))
-        try:
-            data = tensor.data().cpu().contiguous()
-        except QuantisationError as error:
-            hint = "Look for the step that made these weights, or choose another type."
-            raise CorruptFile(path, str(error), tensor=name, hint=hint) from None
-        if data.nbytes != nbytes:
-            raise WrongTensorShape(path, f"its data has {data.nbytes} bytes instead of {nbytes}", tensor=name)
-        file.write(data.view(-1).numpy().data)
-    file.write(bytes(-file.tell() % GGUF_DEFAULT_ALIGNMENT))
+def _write_tensor(path: Path, file: BinaryIO, name: str, tensor: NewTensor, nbytes: int) -> None:
+    try:
+        data = tensor.data().cpu().contiguous()
+    except QuantisationError as error:
+        hint = "Look for the step that made these weights, or choose another type."
+        raise CorruptFile(path, str(error), tensor=name, hint=hint) from None
+    if data.nbytes != nbytes:
+        raise WrongTensorShape(path, f"its data has {data.nbytes} bytes instead of {nbytes}", tensor=name)
+    file.write(data.view(-1).numpy().data)
 
 
 def _header(
