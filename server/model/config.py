@@ -68,6 +68,8 @@ class ModelConfig:
             raise WrongArchitecture(file.path, f"its architecture is {architecture!r}, not {ARCHITECTURE!r}")
         read = _Reader(file)
         blocks = read.size("block_count")
+        if blocks > len(file.tensors):  # every block has tensors of its own
+            raise read.wrong("block_count", f"is {blocks}, but the file has {len(file.tensors)} tensors")
         mtp_blocks = read.size("nextn_predict_layers", default=0)
         if mtp_blocks > 1:
             raise read.wrong("nextn_predict_layers", f"is {mtp_blocks}; models with more than one are not known")
