@@ -6,6 +6,7 @@ Nothing that is sent or logged here holds source text.
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from typing import Any
 
@@ -52,7 +53,7 @@ class Status:
         if outcome.detail:
             self._last["detail"] = outcome.detail
         words = [f"completion reason={outcome.reason} kind={kind} version={version}"]
-        words += [f"{name}={value}" for name, value in figures.items()]
+        words += [f"{name}={json.dumps(value)}" for name, value in figures.items()]
         if outcome.first_difference is not None:
             words.append(f"first_difference={outcome.first_difference}")
         if outcome.detail:

@@ -24,7 +24,7 @@ def offset_of(text: str, line: int, column: int) -> int:
     return starts[line] + column
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(start=PIECES, edits=st.lists(st.tuples(st.randoms(use_true_random=False), PIECES), max_size=6))
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
 def test_u27_edits_in_place_equal_edits_of_one_string(encoding, start, edits):

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PLACES = re.findall(r"^\| `(\S+\.py):(\d+):(\d+)` \|", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+PLACES = re.findall(
+    r"^\| `(\S+\.py):(\d+):(\d+)` \|", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+)
 
 
 @pytest.mark.parametrize(("name", "line", "column"), PLACES)

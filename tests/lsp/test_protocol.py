@@ -1,6 +1,7 @@
 """Broken frames, unknown methods and a wrong order of messages: the server answers in one line and lives on."""
 
 import json
+import sys
 
 import pytest
 from fake_engine import FakeEngine
@@ -129,3 +130,39 @@ def test_no_source_text_is_logged(editor, engine, uri):
     editor.insert(uri, 2, 0, 0, "CANARY")
     editor.inline(uri, 0, 3)
     assert "CANARY" not in json.dumps(editor.messages) + "".join(editor.stderr)
+
+
+def with_answer(body):
+    """The server with a fault planted into the heart of it."""
+    code = f"""
+import sys, lsp.completer, lsp.server
+async def answer(*arguments, **more):
+    {body}
+    return lsp.completer.Answer(lsp.completer.Outcome("empty"))
+lsp.completer.Completer.answer = answer
+sys.exit(lsp.server.main())
+"""
+    return (sys.executable, "-P", "-c", code)
+
+
+def test_what_is_printed_by_mistake_does_not_break_the_protocol(own_server, folder, uri):
+    engine = FakeEngine(folder / "run")
+    editor = own_server(command=with_answer("print('noise')"))
+    editor.initialize(root=root_of(folder))
+    editor.wait_ready()
+    assert editor.inline(uri, 0, 0) == []
+    assert editor.inline(uri, 0, 0) == []
+    engine.close()
+
+
+def test_an_internal_error_is_one_line_without_a_traceback_or_source_text(own_server, folder, uri):
+    engine = FakeEngine(folder / "run")
+    editor = own_server(command=with_answer("raise ValueError('CANARY')"))
+    editor.initialize(root=root_of(folder))
+    editor.wait_ready()
+    assert editor.inline(uri, 0, 0) == []
+    last = editor.wait_for("draftline/status", lambda s: s["last"] is not None)["last"]
+    assert (last["reason"], last["detail"]) == ("error", "internal error: ValueError")
+    assert "CANARY" not in str(editor.messages) + str(editor.stderr)
+    assert "Traceback" not in str(editor.messages) + str(editor.stderr)
+    engine.close()
