@@ -1,4 +1,4 @@
-"""From an answer's tokens to text that can be shown: whole characters, nothing beyond the stop, no control token."""
+"""From an answer's tokens to text that can be shown: whole characters, nothing beyond the stop, no special token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AnswerText:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: StopRule | None) -> None:
-        self._stream = tokenizer.stream()
+        self._stream = tokenizer.stream(user_defined=False)
         self._hidden = tokenizer.hidden_tokens
         self._stop = stop
         self._settled = getattr(stop, "settled", _before_the_last_line)

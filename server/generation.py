@@ -26,7 +26,7 @@ class Generation:
         self._ended = False
 
     def cancel(self) -> None:
-        """End it within one cycle or prefill chunk; a waiting one ends at once. Twice, or too late, is harmless."""
+        """End it before the engine's next step, a cycle or a prefill chunk. Twice, or too late, is harmless."""
         self._on_cancel()
 
     def put(self, event: Event) -> None:
