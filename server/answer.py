@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 class PrefillRate:
     """Tokens per second of prefill: a running estimate over chunks large enough to be typical."""
 
-    TYPICAL = 32
+    TYPICAL = 64
 
     def __init__(self) -> None:
         self.value = 0.0
         self._tokens = 0.0
         self._seconds = 0.0
+
+    def start(self, tokens: int, seconds: float) -> None:
+        """A first value, which the first typical chunk replaces."""
+        self.value = tokens / seconds
 
     def add(self, tokens: int, seconds: float) -> None:
         if tokens >= self.TYPICAL and seconds > 0:

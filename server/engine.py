@@ -29,9 +29,15 @@ from server.speculation.depth import DepthController
 from server.speculation.sampling import check_sampling
 
 CACHE_BYTES = 320 * 2**20
-"""Kept sequences and checkpoints. With the embedded model the whole process stays below 1.2 GB."""
-WARM_UP = (64, 64)
+"""For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""
+CACHE_SEQUENCES = 4
+"""A model with large states gets a cache for so many of them at least."""
+DRAFT_ROWS = 8192
+"""Rows of the draft head: the first ids are the frequent ones, and 8,192 of them make nine tenths of code."""
+WARM_UP = (16, 64)
 """Tokens of the prefills at the start: the first sets up the kernels, the second is the first measurement."""
+WARM_UP_SECONDS = 0.5
+"""A model that needs longer than this for the first of them is measured by it."""
 
 log = logging.getLogger("draftline.engine")
 
@@ -54,11 +60,13 @@ class InvalidRequest(ValueError):
 
 @dataclass(frozen=True)
 class EngineHealth:
-    """The engine at a moment. Tokens and bytes are counted; the rate is in tokens per second."""
+    """The engine at a moment. Tokens and bytes are counted; rates are in tokens per second, 0 if unknown."""
 
+    model: str
     running: int
     waiting: int
     prefill_rate: float
+    decode_rate: float
     kept_sequences: int
     kept_tokens: int
     kept_bytes: int
@@ -68,9 +76,11 @@ class EngineHealth:
 class Engine:
     """Serves generations of one model file. Every public method may be called from any thread.
 
-    prefill_rate: measured tokens per second of prefill, first by a short warm-up.
+    name: the model's own, or its file's. prefill_rate: tokens per second, measured by a short warm-up and then
+    by every prefill.
     """
 
+    name: str
     model: HybridModel
     tokenizer: Tokenizer
     context_length: int
@@ -80,14 +90,14 @@ class Engine:
         model_file: Path,
         *,
         context_length: int | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Load the model. Raises ModelFileError.
 
-        context_length: tokens, at most the file's own. cache_bytes: what kept sequences may take. threads: of
-        the arithmetic; one for each physical core unless said otherwise.
+        context_length: tokens, at most the file's own. cache_bytes: what kept sequences may take, 0 for
+        none. threads: of the arithmetic; one for each physical core unless said otherwise.
         """
         self._file = model_file
         self._context_length = context_length
@@ -129,7 +139,17 @@ class Engine:
         """A snapshot that waits for nothing."""
         running, waiting = self._scheduler.load
         sequences, tokens, nbytes = self._kept
-        return EngineHealth(running, waiting, self.prefill_rate, sequences, tokens, nbytes, self._controller.pays)
+        return EngineHealth(
+            model=self.name,
+            running=running,
+            waiting=waiting,
+            prefill_rate=self.prefill_rate,
+            decode_rate=self._controller.rate,
+            kept_sequences=sequences,
+            kept_tokens=tokens,
+            kept_bytes=nbytes,
+            drafting_pays=self._controller.pays,
+        )
 
     def close(self) -> None:
         """End what runs and waits as cancelled, and the worker with it."""
@@ -161,16 +181,28 @@ class Engine:
     def _load(self) -> None:
         file = ModelFile.open(self._file)
         self.tokenizer = Tokenizer.from_file(file)
-        self.model = HybridModel.load(file, dtype=self._dtype)
+        self.name = file.value("general.name", str, self._file.stem)
+        self.model = HybridModel.load(
+            file, dtype=self._dtype, draft_rows=DRAFT_ROWS, draft_also=self.tokenizer.end_tokens
+        )
         limit = self.model.config.context_length
         self.context_length = min(self._context_length or limit, limit)
-        self._cache = PrefixCache(self.model.new_state, self._cache_bytes)
+        budget = self._cache_bytes
+        if budget is None:
+            budget = max(CACHE_BYTES, CACHE_SEQUENCES * self.model.new_state().nbytes)
+        self._cache = PrefixCache(self.model.new_state, budget)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """The first measurement of ``prefill_rate``."""
         for tokens in WARM_UP:
+            ids = list(range(min(tokens, self.context_length - 1, self.model.config.vocab)))
             began = time.perf_counter()
-            ids = [i % self.model.config.vocab for i in range(min(tokens, self.context_length - 1))]
             self.model.logits(self.model.prefill(ids, self.model.new_state())[-1:])
             seconds = time.perf_counter() - began
-        self._rate.add(len(ids), seconds)
+            self._rate.start(len(ids), seconds)
+            if seconds > WARM_UP_SECONDS:
+                break
 
     def _serve(self, job: Job) -> None:
         """One step of a job, or its end."""

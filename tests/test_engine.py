@@ -492,6 +492,7 @@ def test_health_is_there_while_the_engine_works(engine: Engine, monkeypatch: pyt
         health = engine.health()
         assert (health.running, health.waiting) == (1, 1)
         assert health.prefill_rate > 0
+        assert health.model == "tiny random hybrid"
     collect(generation)
     collect(other)
     assert engine.health().kept_tokens > 0
