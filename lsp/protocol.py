@@ -69,8 +69,6 @@ class DraftlineProtocol(LanguageServerProtocol):
         if error is not None and error.code == JsonRpcInternalError.CODE:
             kind = error.message.partition(":")[0].strip().rpartition(".")[2]
             error = types.ResponseError(code=error.code, message=f"internal error: {kind}")
-        elif error is not None:
-            error = types.ResponseError(code=error.code, message=error.message)
         super()._send_response(msg_id, result, error)
 
     def _refuse(self, msg_id: Any, code: types.ErrorCodes, message: str) -> None:

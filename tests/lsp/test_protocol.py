@@ -132,14 +132,18 @@ def test_no_source_text_is_logged(editor, engine, uri):
     assert "CANARY" not in json.dumps(editor.messages) + "".join(editor.stderr)
 
 
-def with_answer(body):
-    """The server with a fault planted into the heart of it."""
+def with_answer(body, finish=""):
+    """The server with faults planted into the heart of it."""
     code = f"""
 import sys, lsp.completer, lsp.server
 async def answer(*arguments, **more):
     {body}
     return lsp.completer.Answer(lsp.completer.Outcome("empty"))
+def items(*arguments):
+    {finish}
+    return []
 lsp.completer.Completer.answer = answer
+lsp.server.inline_items = items
 sys.exit(lsp.server.main())
 """
     return (sys.executable, "-P", "-c", code)
@@ -153,6 +157,15 @@ def test_what_is_printed_by_mistake_does_not_break_the_protocol(own_server, fold
     assert editor.inline(uri, 0, 0) == []
     assert editor.inline(uri, 0, 0) == []
     engine.close()
+
+
+def test_a_request_that_fails_inside_is_refused_without_a_traceback_or_source_text(own_server, folder, uri):
+    editor = own_server(command=with_answer("pass", finish="raise ValueError('CANARY')"))
+    editor.initialize(root=root_of(folder))
+    with pytest.raises(LspError) as refused:
+        editor.inline(uri, 0, 0)
+    assert refused.value.error == {"code": -32603, "message": "internal error: ValueError"}
+    assert "CANARY" not in str(editor.messages) + str(editor.stderr)
 
 
 def test_an_internal_error_is_one_line_without_a_traceback_or_source_text(own_server, folder, uri):

@@ -66,7 +66,7 @@ def test_a_storm_of_requests_leaves_one_running_at_a_time_and_answers_each(edito
 
 
 def test_u29_an_item_for_a_version_that_has_changed_meanwhile_is_dropped(editor, engine, uri):
-    engine.answer = lambda request: script("value", pause=0.3)
+    engine.answer = lambda request: Script(pieces=["value"], hang=True)
     editor.open(uri, "x = ")
     after = len(editor.messages)
     request = editor.start_inline(uri, 0, 4)
@@ -74,6 +74,8 @@ def test_u29_an_item_for_a_version_that_has_changed_meanwhile_is_dropped(editor,
     editor.insert(uri, 2, 0, 0, "y")
     assert editor.result(request)["items"] == []
     assert reason_of(editor, after) == "cancelled"
+    engine.wait_until(lambda: len(engine.cancelled) == 1)
+    engine.answer = lambda request: script("value")
     assert editor.inline(uri, 0, 5)[0]["command"]["arguments"][0]["version"] == 2
 
 
