@@ -116,6 +116,9 @@ class LspClient:
             raise LspError(answer["error"])
         return answer.get("result")
 
+    def answered(self, request_id: int) -> bool:
+        return request_id in self._answers
+
     def request(self, method: str, params: Any = None, timeout: float | None = None) -> Any:
         return self.result(self.start(method, params), timeout)
 

@@ -121,14 +121,20 @@ def _current_segments(current: SourceFile, cursor: Cursor, size: int, window: Pr
     first = window.place(text, cursor, size, room)
     segments = [Segment("suffix", suffix, source="current", path=current.path, checkpoint=True)]
     border = _border(text, first, cursor)
-    if border > first:
-        far = "".join(line + "\n" for line in text.lines[first:border])
-        segments.append(Segment("prefix", far, source="current", checkpoint=True))
-    near = "\n".join((*text.lines[border : cursor.line], text.lines[cursor.line][: cursor.column]))
-    if border == first == cursor.line:
-        near = _end_of_long_line(near, room)
-    segments.append(Segment("prefix", near, source="current", checkpoint=True))
+    head = text.lines[cursor.line][: cursor.column]
+    if first == cursor.line:
+        head = _end_of_long_line(head, room)
+    # Typing may change the last token that is there, and then all from the last checkpoint on is computed again: the
+    # cursor's line by itself makes that a few tokens.
+    parts = [_lines(text, first, border), _lines(text, border, cursor.line), head]
+    segments += [Segment("prefix", part, source="current", checkpoint=True) for part in parts if part]
+    if len(segments) == 1:
+        segments.append(Segment("prefix", "", source="current"))
     return [replace(segment, text=_clean(segment.text)) for segment in segments]
+
+
+def _lines(text: SourceText, first: int, last: int) -> str:
+    return "".join(line + "\n" for line in text.lines[first:last])
 
 
 def _border(text: SourceText, first: int, cursor: Cursor) -> int:

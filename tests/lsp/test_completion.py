@@ -29,7 +29,7 @@ def test_a_place_in_a_text_is_completed(complete, engine):
     engine.answer = lambda request: Script(pieces=["a", " + ", "b\n"])
     outcome = complete("def add(a, b):\r\n    return \r\n", 1, 11)
     assert (outcome.reason, outcome.text) == ("shown", "a + b")
-    assert engine.texts("prefix") == ["def add(a, b):\n    return "]
+    assert "".join(engine.texts("prefix")) == "def add(a, b):\n    return "
     assert outcome.figures()["reused"] == 60
 
 

@@ -88,7 +88,7 @@ def kill_in_the_middle(editor, home, uri):
         after = len(editor.messages)
         pid = lock_holder(home.places.lock)
         request = editor.start_inline(uri, 60, 1)
-        wait_until(lambda: home.health().active, 5)
+        wait_until(lambda request=request: home.health().active or editor.answered(request), 5)
         os.kill(pid, signal.SIGKILL)
         items = editor.result(request)["items"]
         ended = last(editor, uri, version)

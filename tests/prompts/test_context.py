@@ -43,7 +43,8 @@ def test_the_suffix_stands_first_and_the_prefix_ends_at_the_cursor():
     segments = completion_segments(source("a = 1\nb = \nc = 3\n"), Cursor(1, 4))
     assert [(s.role, s.text, s.path) for s in segments] == [
         ("suffix", "\nc = 3\n", "a.py"),
-        ("prefix", "a = 1\nb = ", None),
+        ("prefix", "a = 1\n", None),
+        ("prefix", "b = ", None),
     ]
     assert all(segment.checkpoint for segment in segments)
 
@@ -52,11 +53,13 @@ def test_the_prefix_is_parted_some_lines_above_the_cursor_at_a_line_with_text():
     lines = LINES[:30]
     lines[16] = lines[15] = ""
     segments = completion_segments(source("\n".join(lines)), Cursor(22, 3))
-    far, near = (segment for segment in segments if segment.role == "prefix")
+    far, near, own = (segment for segment in segments if segment.role == "prefix")
     assert far.text == "\n".join(lines[:14]) + "\n"
-    assert near.text == "\n".join([*lines[14:22], lines[22][:3]])
+    assert near.text == "\n".join(lines[14:22]) + "\n"
+    assert own.text == lines[22][:3]
     assert far.checkpoint
     assert near.checkpoint
+    assert own.checkpoint
 
 
 def type_text(lines, cursor, typed):
