@@ -50,8 +50,8 @@ def chunk_delta_rule(
 def library_delta_rule() -> Any:
     """``flash-linear-attention``'s kernel with the same arguments and result as ``chunk_delta_rule``.
 
-    Its backward refuses Hopper with triton 3.4 to 3.7.0 by a version check; ``check_against_torch`` shows on the card at
-    hand that forward and backward are right, so the check is switched off. At most four tuning candidates per kernel
+    Its backward refuses Hopper with triton 3.4 to 3.7.0 by a version check; ``check_against_torch`` shows on the card
+    at hand that forward and backward are right, so the check is switched off. At most four tuning candidates per kernel
     are tried: trying all takes minutes at every start.
     """
     from triton.runtime.autotuner import Autotuner

@@ -249,7 +249,8 @@ class Network:
         rates = of("ssm_conv1d.weight", "ssm_a", "ssm_dt.bias")
         q, k, v, g, beta, z = self.gdn_inputs(x, *projections, *rates, self.dims.linear_dim, self.dims.eps)
         o = self.delta_rule(q, k, v, g, beta)
-        return self.gdn_output(x, o, z, *of("ssm_norm.weight", "ssm_out.weight"), *feed_forward, self.dims.eps)
+        out = self.gdn_output(x, o, z, *of("ssm_norm.weight", "ssm_out.weight"), *feed_forward, self.dims.eps)
+        return out
 
     def hidden(self, w: Weights, ids: torch.Tensor) -> torch.Tensor:
         """ids [B, T] -> hidden [B, T, E] after the final norm."""

@@ -13,7 +13,7 @@ def is_hidden_matrix(name: str, weight: torch.Tensor) -> bool:
 
 
 def orthogonalise(x: torch.Tensor) -> torch.Tensor:
-    """The nearest semi-orthogonal matrices of a batch [N, R, C], roughly, by five Newton-Schulz steps (bfloat16 on GPUs).
+    """Nearly the closest semi-orthogonal matrices of a batch [N, R, C], by five Newton-Schulz steps (bfloat16 on GPUs).
 
     The quintic and its coefficients are Keller Jordan's (2024): singular values end in about 0.7 to 1.2.
     """
