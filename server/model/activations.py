@@ -44,5 +44,5 @@ def softplus(x: torch.Tensor) -> torch.Tensor:
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last axis, computed in the weight's type, returned in that of x."""
-    wide = F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
+    wide = torch.rms_norm(x.to(weight.dtype), weight.shape, weight, eps)
     return wide.to(x.dtype)

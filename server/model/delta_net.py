@@ -26,8 +26,8 @@ _L2_EPS = 1e-6
 class Prepared:
     """What the recurrence takes, T tokens: k and q already normalised, q scaled, both once for each value head."""
 
-    key_query: torch.Tensor
-    """[T, 2, value heads, D]: k, then q."""
+    query_key: torch.Tensor
+    """[T, 2, value heads, D]: q, then k."""
     values: torch.Tensor
     """[T, value heads, D]."""
     beta: torch.Tensor
@@ -45,7 +45,7 @@ class DeltaNet:
         self.config = config
         size = config.state_size
         # l2(x) = rms(x, eps / D) / sqrt(D), and q is divided by another sqrt(D)
-        self.key_query_scale = torch.tensor([size**-0.5, 1.0 / size], device=device, dtype=wide).view(2, 1, 1)
+        self.query_key_scale = torch.tensor([1.0 / size, size**-0.5], device=device, dtype=wide).view(2, 1, 1)
         ones = torch.ones(CHUNK, CHUNK, device=device)
         self.above = ones.triu(1).bool()
         """[CHUNK, CHUNK]: True where the column comes after the row."""
@@ -70,29 +70,30 @@ class DeltaNet:
         windows = inputs.as_strided((rows, c.conv_kernel, width), (width, width, 1))
         p = self._prepare(silu((windows * w.conv).sum(1)), mixed, w)
         decays = p.log_decay.exp()
-        query_key = (p.key_query[:, 0] * p.key_query[:, 1]).sum(-1, keepdim=True)
+        keys = p.query_key[:, 1]
+        dots = (p.query_key[:, 0] * keys).sum(-1, keepdim=True)
         out = torch.empty_like(p.values)
         deltas = torch.empty_like(p.values)
         source = memory_before
-        for key_query, key, value, beta, decay, dot, delta, o in zip(
-            p.key_query.transpose(1, 2).unbind(0),
-            p.key_query[:, 0, :, :, None].unbind(0),
+        for query_key, key, value, beta, decay, dot, delta, o in zip(
+            p.query_key.transpose(1, 2).unbind(0),
+            keys[:, :, :, None].unbind(0),
             p.values.unbind(0),
             p.beta[:, :, None].unbind(0),
             decays[:, :, None, None].unbind(0),
-            query_key.unbind(0),
+            dots.unbind(0),
             deltas.unbind(0),
             out.unbind(0),
             strict=True,
         ):
             # both reads from the memory before the update: o = e^g Sᵀq + (q·k) δ
-            predicted, read = torch.bmm(key_query, source).mul_(decay).unbind(1)
+            read, predicted = torch.bmm(query_key, source).mul_(decay).unbind(1)
             torch.sub(value, predicted, out=delta).mul_(beta)
             torch.addcmul(read, dot, delta, out=o)
             torch.mul(source, decay, out=memory)
             memory.addcmul_(key, delta[:, None, :])
             source = memory
-        record = DecodedLayer(inputs, p.key_query[:, 0], deltas, decays)
+        record = DecodedLayer(inputs, keys, deltas, decays)
         return self._finish(out, p.gate, w, x.dtype), record
 
     def prefill(
@@ -116,15 +117,15 @@ class DeltaNet:
         c, rows = self.config, convolved.shape[0]
         size, gates = c.state_size, gate_width(c)
         query_key = convolved[:, : 2 * c.key_width].view(rows, 2, c.key_heads, size)
-        key_query = F.rms_norm(query_key, (size,), None, _L2_EPS / size).flip(1).mul_(self.key_query_scale)
+        query_key = torch.rms_norm(query_key, (size,), None, _L2_EPS / size).mul_(self.query_key_scale)
         repeat = c.value_heads // c.key_heads
         if repeat > 1:
-            key_query = key_query.repeat(1, 1, repeat, 1)
+            query_key = query_key.repeat(1, 1, repeat, 1)
         values = convolved[:, 2 * c.key_width :].view(rows, c.value_heads, size)
         z, b, a = torch.split(mixed[:, c.conv_channels :], [c.value_width, gates, gates], dim=1)
         beta = sigmoid(b)[:, : c.value_heads]
         log_decay = softplus(a + w.time_bias).mul_(w.decay)[:, : c.value_heads]
-        return Prepared(key_query, values, beta, log_decay, z)
+        return Prepared(query_key, values, beta, log_decay, z)
 
     def _finish(self, out: torch.Tensor, z: torch.Tensor, w: DeltaNetWeights, dtype: torch.dtype) -> torch.Tensor:
         """out [T, value heads, D], z [T, value width] -> [T, E]: norm before gate."""
@@ -149,7 +150,7 @@ class DeltaNet:
             framed = F.pad(x, (0, 0, 0, 0, offset, after)) if offset or after else x
             return framed.view(chunks, CHUNK, heads, -1).transpose(1, 2).reshape(chunks * heads, CHUNK, -1)
 
-        key, query, value = frame(p.key_query[:, 0]), frame(p.key_query[:, 1]), frame(p.values)
+        query, key, value = frame(p.query_key[:, 0]), frame(p.query_key[:, 1]), frame(p.values)
         beta = frame(p.beta[:, :, None])
         total = frame(p.log_decay[:, :, None]).cumsum(1)
         decay = total.exp()

@@ -12,7 +12,7 @@ from server.model.activations import rms_norm, silu
 from server.model.attention import Attention
 from server.model.config import ModelConfig
 from server.model.delta_net import CHUNK, DeltaNet
-from server.model.linear import MAX_ROWS
+from server.model.linear import MAX_ROWS, can_halve
 from server.model.state import SequenceState, Window
 from server.model.weights import AttentionWeights, LayerWeights, ModelWeights, MtpWeights, WeightReader
 
@@ -50,19 +50,24 @@ class HybridModel:
         dtype: torch.dtype = torch.float32,
         draft_rows: int | None = None,
         draft_also: Iterable[int] = (),
+        half_weights: bool = False,
     ) -> HybridModel:
         """Read config and weights. With `draft_rows` the draft head knows only that many first ids (the frequent
         ones: ids are in the order of merges) and `draft_also`, such as the tokens that end a generation.
+        `half_weights` rounds matrices to float16 and computes in float32: about twice as fast a decode on a CPU,
+        where `linear.can_halve` allows it.
 
         Raises the errors of `ModelConfig.from_file`, and MissingTensor, WrongTensorShape, UnsupportedTensorType.
         """
-        config = ModelConfig.from_file(file)
         device = torch.device(device)
+        if half_weights and not can_halve(device, dtype):
+            raise ValueError(f"float16 weights under {dtype} on {device} are not supported here")
+        config = ModelConfig.from_file(file)
         draft_ids: list[int] | None = None
         if draft_rows is not None:
             ids = {*range(min(draft_rows, config.vocab)), *(i for i in draft_also if i < config.vocab)}
             draft_ids = sorted(ids)
-        weights = WeightReader(file, config, device, dtype).read(draft_ids)
+        weights = WeightReader(file, config, device, dtype, half_weights).read(draft_ids)
         return cls(config, weights, device, dtype)
 
     def new_state(self) -> SequenceState:

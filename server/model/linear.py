@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -9,6 +10,10 @@ from torch.nn import functional as F
 
 MAX_ROWS = 16
 """Rows of a decode: up to here a row's bits are the same in every company."""
+
+Storage = Literal["plain", "packed", "half"]
+"""plain: as the weight is; packed: float32 in oneDNN's order, faster on few rows; half: rounded to float16, computed
+in float32, half the memory traffic, which is what few rows cost."""
 
 Rule = Literal["free", "pair", "padded", "apart"]
 """How to make few rows independent of each other: nothing to do; a lone row is computed twice (some routines treat
@@ -18,13 +23,19 @@ _rules: dict[tuple[object, ...], Rule] = {}
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """True where oneDNN's packed float32 weights exist: faster on few rows than a plain matrix, and row-invariant."""
+    """True where oneDNN computes float32 products: packed weights, and row-invariance for two rows and more."""
     return (
         device.type == "cpu"
         and dtype == torch.float32
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
+
+
+def can_halve(device: torch.device | str, dtype: torch.dtype) -> bool:
+    """True where float16 weights can be stored for float32 products (x86 processors)."""
+    engines = torch.backends.quantized.supported_engines
+    return torch.device(device).type == "cpu" and dtype == torch.float32 and "fbgemm" in engines
 
 
 def onednn_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -34,27 +45,39 @@ def onednn_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return y
 
 
-class Linear:
-    """y = W x. The weights are packed once where that helps; the plain matrix isn't kept."""
+def _product(weight: torch.Tensor, storage: Storage) -> Callable[[torch.Tensor], torch.Tensor]:
+    """x [M, in] -> [M, out]; keeps the weight in the form of `storage` alone."""
+    if storage == "packed":
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        return lambda x: onednn_linear(x, packed)
+    if storage == "half":
+        halved = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), None)
+        linear = torch.ops.quantized.linear_dynamic_fp16.default
+        return lambda x: linear(x, halved)
+    plain = weight.contiguous()
+    return lambda x: F.linear(x, plain)
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        """weight [out, in], on the device and in the type it shall be used."""
+
+class Linear:
+    """y = W x. The weights are stored once in the form that suits the device; the plain matrix isn't kept."""
+
+    def __init__(self, weight: torch.Tensor, half: bool = False) -> None:
+        """weight [out, in], on the device and in the type it shall be computed in. `half`: see `Storage`."""
         self.out_features, self.in_features = weight.shape
-        self.packed = can_pack(weight.device, weight.dtype)
-        self.weight: torch.Tensor = (
-            torch.ops.mkldnn._reorder_linear_weight(weight.contiguous()) if self.packed else weight.contiguous()
-        )
-        key = (self.out_features, self.in_features, weight.dtype, weight.device, self.packed, torch.get_num_threads())
+        packable = can_pack(weight.device, weight.dtype)
+        self.storage: Storage = "half" if half else "packed" if packable else "plain"
+        self._product = _product(weight, self.storage)
+        shape = (self.out_features, self.in_features, weight.dtype, weight.device)
+        key = (*shape, self.storage, torch.get_num_threads())
         if key not in _rules:
             _rules[key] = self._find_rule(weight.dtype, weight.device)
         self.rule: Rule = _rules[key]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [M, in] -> [M, out]. For M ≤ MAX_ROWS a row's bits are independent of M and of its place."""
-        return self._product(x) if x.shape[0] > MAX_ROWS else self._by_rule(x, self.rule)
-
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        return onednn_linear(x, self.weight) if self.packed else F.linear(x, self.weight)
+        if self.rule == "free" or x.shape[0] > MAX_ROWS:
+            return self._product(x)
+        return self._by_rule(x, self.rule)
 
     def _by_rule(self, x: torch.Tensor, rule: Rule) -> torch.Tensor:
         rows = x.shape[0]

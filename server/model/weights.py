@@ -89,11 +89,15 @@ def gate_width(config: ModelConfig) -> int:
 class WeightReader:
     """Builds the weights of one model. Errors: MissingTensor, WrongTensorShape, UnsupportedTensorType."""
 
-    def __init__(self, file: ModelFile, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, file: ModelFile, config: ModelConfig, device: torch.device, dtype: torch.dtype, half: bool
+    ) -> None:
+        """`half`: matrices are stored in float16 (see `linear.Storage`)."""
         self.file = file
         self.config = config
         self.device = device
         self.dtype = dtype
+        self.half = half
         self.wide = torch.float64 if dtype == torch.float64 else torch.float32
         """The type of norms, gates and recurrent states."""
 
@@ -105,7 +109,7 @@ class WeightReader:
             embedding if c.tied else self._tensor("output.weight", c.vocab, c.hidden).to(self.device, self.dtype)
         )
         output_norm = self._vector("output_norm.weight", c.hidden)
-        output = Linear(output_matrix)
+        output = Linear(output_matrix, self.half)
         layers = tuple(self._layer(i, recurrent) for i, recurrent in enumerate(c.recurrent))
         mtp = self._mtp(embedding, output_matrix, output, output_norm, draft_ids) if c.mtp else None
         return ModelWeights(embedding, layers, output_norm, output, mtp)
@@ -119,7 +123,7 @@ class WeightReader:
     def _linear(self, *parts: torch.Tensor) -> Linear:
         """One matrix from float32 parts that have the same input."""
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return Linear(whole.to(self.device, self.dtype))
+        return Linear(whole.to(self.device, self.dtype), self.half)
 
     def _layer(self, i: int, recurrent: bool) -> LayerWeights:
         c, block = self.config, f"blk.{i}"
@@ -209,9 +213,9 @@ class WeightReader:
             output_norm = self._vector(f"{block}.nextn.shared_head_norm.weight", c.hidden)
         ids = torch.arange(c.vocab) if draft_ids is None else torch.tensor(list(draft_ids), dtype=torch.int64)
         if len(ids) < c.vocab:
-            head = Linear(output_matrix[ids.to(self.device)])
+            head = Linear(output_matrix[ids.to(self.device)], self.half)
         else:
-            head = Linear(output_matrix) if own["shared_head_head"] else output
+            head = Linear(output_matrix, self.half) if own["shared_head_head"] else output
         return MtpWeights(
             embedding=embedding,
             embedding_norm=self._vector(f"{block}.nextn.enorm.weight", c.hidden),
