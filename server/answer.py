@@ -13,28 +13,30 @@ from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
 from server.speculation.drafter import MtpDrafter
 from server.speculation.sampling import Sampler
+from server.threads import ThreadChooser
 
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel
     from server.model.tokenizer import Tokenizer
 
 
+TYPICAL = 128
+"""Tokens of a chunk whose speed says something about others: in shorter ones the fixed costs prevail."""
+DRAFT_COST = 0.15
+"""About what a drafted row adds to a cycle, as a share of one without drafts: to compare cycles of any depth."""
+
+
 class PrefillRate:
     """Tokens per second of prefill: a running estimate over chunks large enough to be typical."""
 
-    TYPICAL = 64
-
-    def __init__(self) -> None:
-        self.value = 0.0
+    def __init__(self, value: float) -> None:
+        """value: a first measurement, which the first typical chunk replaces."""
+        self.value = value
         self._tokens = 0.0
         self._seconds = 0.0
 
-    def start(self, tokens: int, seconds: float) -> None:
-        """A first value, which the first typical chunk replaces."""
-        self.value = tokens / seconds
-
     def add(self, tokens: int, seconds: float) -> None:
-        if tokens >= self.TYPICAL and seconds > 0:
+        if seconds > 0:
             self._tokens = 0.8 * self._tokens + tokens
             self._seconds = 0.8 * self._seconds + seconds
             self.value = self._tokens / self._seconds
@@ -53,6 +55,7 @@ class Answer:
         context_length: int,
         controller: DepthController,
         prefill_rate: PrefillRate,
+        choosers: tuple[ThreadChooser, ThreadChooser],
         submitted: float,
         show: Callable[[TextEvent], None],
         clock: Callable[[], float] = time.perf_counter,
@@ -65,6 +68,7 @@ class Answer:
         self._text = AnswerText(tokenizer, request.stop)
         self._room = min(request.max_tokens, context_length - len(request.ids))
         self._rate = prefill_rate
+        self._prefill_threads, self._decode_threads = choosers
         self._submitted = submitted
         self._show = show
         self._clock = clock
@@ -81,13 +85,7 @@ class Answer:
             return self._cycle(self._decoder)
         if self._sequence is None:
             self._sequence, self._reused = self._cache.take(self._request.ids)
-        began = self._clock()
-        computed = prefill_step(self._model, self._sequence, self._request.ids, self._request.checkpoints)
-        if computed:
-            seconds = self._clock() - began
-            self._prefilled += computed
-            self._prefill_seconds += seconds
-            self._rate.add(computed, seconds)
+        self._prefill(self._sequence)
         if len(self._sequence.state.tokens) < len(self._request.ids):
             return None
         if self._room < 1:
@@ -126,6 +124,19 @@ class Answer:
             tokens_per_second=_rate(self._decoded, self._decode_seconds),
         )
 
+    def _prefill(self, sequence: CachedSequence) -> None:
+        left = len(self._request.ids) - len(sequence.state.tokens)
+        self._prefill_threads.begin(measured=left >= TYPICAL)
+        began = self._clock()
+        computed = prefill_step(self._model, sequence, self._request.ids, self._request.checkpoints)
+        seconds = self._clock() - began
+        if computed >= TYPICAL:
+            self._prefill_threads.end(seconds / computed)
+            self._rate.add(computed, seconds)
+        if computed:
+            self._prefilled += computed
+            self._prefill_seconds += seconds
+
     def _start_decoding(self, sequence: CachedSequence) -> Decoder:
         model, state = self._model, sequence.state
         sampler = Sampler(self._request.sampling, self._request.ids, model.config.vocab)
@@ -133,9 +144,12 @@ class Answer:
         return Decoder(model, state, sampler, self._end_tokens, drafter, self._controller, self._clock)
 
     def _cycle(self, decoder: Decoder) -> FinishReason | None:
+        self._decode_threads.begin()
         began = self._clock()
         cycle = decoder.cycle(self._room - self._generated)
-        self._decode_seconds += self._clock() - began
+        seconds = self._clock() - began
+        self._decode_threads.end(seconds / (1 + DRAFT_COST * cycle.drafted))
+        self._decode_seconds += seconds
         self._cycles += 1
         self._drafted += cycle.drafted
         self._accepted += cycle.accepted

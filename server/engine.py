@@ -18,7 +18,6 @@ import torch
 
 from server.answer import Answer, PrefillRate
 from server.cache.prefix import PrefixCache
-from server.cores import physical_cores
 from server.generation import Generation
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
@@ -27,6 +26,8 @@ from server.request import FinishedEvent, FinishReason, GenerationRequest
 from server.scheduler import Job, Scheduler
 from server.speculation.depth import DepthController
 from server.speculation.sampling import check_sampling
+from server.threads import ThreadChooser, physical_cores
+from server.warm_up import warm_up
 
 CACHE_BYTES = 320 * 2**20
 """For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""
@@ -34,10 +35,6 @@ CACHE_SEQUENCES = 4
 """A model with large states gets a cache for so many of them at least."""
 DRAFT_ROWS = 8192
 """Rows of the draft head: the first ids are the frequent ones, and 8,192 of them make nine tenths of code."""
-WARM_UP = (16, 64)
-"""Tokens of the prefills at the start: the first sets up the kernels, the second is the first measurement."""
-WARM_UP_SECONDS = 0.5
-"""A model that needs longer than this for the first of them is measured by it."""
 
 log = logging.getLogger("draftline.engine")
 
@@ -97,7 +94,7 @@ class Engine:
         """Load the model. Raises ModelFileError.
 
         context_length: tokens, at most the file's own. cache_bytes: what kept sequences may take, 0 for
-        none. threads: of the arithmetic; one for each physical core unless said otherwise.
+        none. threads: of the arithmetic at most; one for each physical core unless said otherwise.
         """
         self._file = model_file
         self._context_length = context_length
@@ -106,7 +103,8 @@ class Engine:
         self._dtype = dtype
         self._scheduler = Scheduler()
         self._controller = DepthController()
-        self._rate = PrefillRate()
+        self._rate: PrefillRate
+        self._choosers: tuple[ThreadChooser, ThreadChooser]
         self._cache: PrefixCache
         self._kept = (0, 0, 0)
         self._loaded = threading.Event()
@@ -191,18 +189,9 @@ class Engine:
         if budget is None:
             budget = max(CACHE_BYTES, CACHE_SEQUENCES * self.model.new_state().nbytes)
         self._cache = PrefixCache(self.model.new_state, budget)
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """The first measurement of ``prefill_rate``."""
-        for tokens in WARM_UP:
-            ids = list(range(min(tokens, self.context_length - 1, self.model.config.vocab)))
-            began = time.perf_counter()
-            self.model.logits(self.model.prefill(ids, self.model.new_state())[-1:])
-            seconds = time.perf_counter() - began
-            self._rate.start(len(ids), seconds)
-            if seconds > WARM_UP_SECONDS:
-                break
+        measured = warm_up(self.model, self._threads)
+        self._rate = PrefillRate(measured.prefill_rate)
+        self._choosers = (measured.prefill, measured.decode)
 
     def _serve(self, job: Job) -> None:
         """One step of a job, or its end."""
@@ -237,6 +226,7 @@ class Engine:
             context_length=self.context_length,
             controller=self._controller,
             prefill_rate=self._rate,
+            choosers=self._choosers,
             submitted=job.submitted,
             show=job.generation.put,
         )

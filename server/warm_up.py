@@ -1,0 +1,67 @@
+"""The first passes of a freshly loaded model: they set up the kernels and say how fast it is on how many threads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from server.threads import ThreadChooser, thread_counts
+
+if TYPE_CHECKING:
+    from server.model.hybrid import HybridModel
+
+FIRST, TOKENS, ROWS = 16, 64, (1, 4, 8)
+"""Tokens of the very first prefill, of a measured one, and rows of the decodes after it."""
+SLOW_SECONDS = 0.5
+"""A model whose first prefill takes longer is not measured any further: its start would take too long."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """prefill_rate: tokens per second. The choosers' units: a prefilled token, and a cycle without drafts."""
+
+    prefill_rate: float
+    prefill: ThreadChooser
+    decode: ThreadChooser
+
+
+def warm_up(model: HybridModel, threads: int) -> Measured:
+    """Run the model on at most ``threads`` threads; only counts that give the same bits become a choice."""
+    torch.set_num_threads(threads)
+    began = time.perf_counter()
+    ids = [i % model.config.vocab for i in range(TOKENS + max(ROWS))]
+    model.logits(model.prefill(ids[:FIRST], model.new_state())[-1:])
+    seconds = time.perf_counter() - began
+    if seconds > SLOW_SECONDS:
+        only = {threads: seconds / FIRST}
+        return Measured(FIRST / seconds, ThreadChooser(only), ThreadChooser({threads: seconds}))
+    prefill: dict[int, float] = {}
+    decode: dict[int, float] = {}
+    results: dict[int, list[Tensor]] = {}
+    _run(model, ids)
+    for count in reversed(thread_counts(threads)):
+        torch.set_num_threads(count)
+        results[count], prefill_seconds, decode_seconds = _run(model, ids)
+        if all(map(torch.equal, results[count], results[threads])):
+            prefill[count], decode[count] = prefill_seconds / TOKENS, decode_seconds
+    return Measured(1 / min(prefill.values()), ThreadChooser(prefill), ThreadChooser(decode))
+
+
+def _run(model: HybridModel, ids: list[int]) -> tuple[list[Tensor], float, float]:
+    """Everything a prefill and decodes compute, the prefill's seconds, and the fastest decode's."""
+    state = model.new_state()
+    began = time.perf_counter()
+    results = [model.prefill(ids[:TOKENS], state)]
+    prefilled = time.perf_counter()
+    times = []
+    for rows in ROWS:
+        start = time.perf_counter()
+        hidden = model.decode(ids[TOKENS : TOKENS + rows], state)
+        results += [hidden, model.logits(hidden)]
+        times.append(time.perf_counter() - start)
+        state.rollback(1)
+    return [*results, state.memory], prefilled - began, min(times)

@@ -1,0 +1,54 @@
+"""What the first passes decide: which thread counts may be used, and the first prefill rate."""
+
+import time
+
+import pytest
+import torch
+from fake_model import FakeModel
+
+from server import warm_up as module
+from server.warm_up import warm_up
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> object:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+class Countable(FakeModel):
+    """Its hiddens may depend on the number of threads."""
+
+    def __init__(self, depends: bool) -> None:
+        super().__init__(vocabulary=300)
+        self.depends = depends
+
+    def new_state(self) -> object:
+        state = super().new_state()
+        state.memory = torch.zeros(1)
+        return state
+
+    def prefill(self, ids: list[int], state: object) -> torch.Tensor:
+        return super().prefill(ids, state) + (torch.get_num_threads() if self.depends else 0)
+
+
+def test_counts_with_the_same_bits_are_a_choice() -> None:
+    measured = warm_up(Countable(depends=False), 2)
+    assert measured.prefill._counts == measured.decode._counts == [1, 2]
+    assert measured.prefill_rate > 0
+
+
+def test_counts_with_other_bits_are_none() -> None:
+    measured = warm_up(Countable(depends=True), 2)
+    assert measured.prefill._counts == measured.decode._counts == [2]
+
+
+def test_a_slow_model_starts_without_further_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.01)
+    model = Countable(depends=False)
+    prefill = model.prefill
+    model.prefill = lambda ids, state: (time.sleep(0.02), prefill(ids, state))[1]
+    measured = warm_up(model, 2)
+    assert sum(model.rows_prefilled) == module.FIRST
+    assert 0 < measured.prefill_rate < 800
