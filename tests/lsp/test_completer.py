@@ -7,6 +7,7 @@ import pytest
 from lsp.completer import Completer
 from lsp.documents import Change, DocumentStore
 from lsp.engine import EngineLink
+from lsp.settings import Settings
 from lsp.workspace import Workspace
 from server.client import EngineUnavailable
 from server.request import Counters
@@ -19,6 +20,8 @@ URI = "untitled:1"
 class Engine:
     """Calls ``during`` in the middle of each answer."""
 
+    dead = False
+
     def __init__(self, during):
         self.during = during
 
@@ -28,13 +31,22 @@ class Engine:
         yield CompletionFinished("stop", Counters())
 
     async def health(self):
+        if self.dead:
+            raise EngineUnavailable("no answer")
         return HEALTH
 
     async def aclose(self):
         pass
 
 
-def answer_of(during):
+class SilentEngine(Engine):
+    async def complete(self, request):
+        self.dead = True
+        await asyncio.Event().wait()
+        yield
+
+
+def answer_of(during, kind=Engine):
     """The answer to a request for a document, and whether the engine was still held afterwards."""
 
     async def main():
@@ -43,7 +55,7 @@ def answer_of(during):
         ready = asyncio.Event()
 
         async def connect():
-            return Engine(lambda: during(documents))
+            return kind(lambda: during(documents))
 
         def on_state(state, message, health):
             states.append(state)
@@ -53,7 +65,10 @@ def answer_of(during):
         link.start()
         await ready.wait()
         documents.open(URI, "x = ", 1, "python")
-        answer = await Completer(documents, Workspace(), link).answer(URI, 0, 4, typing=False)
+        completer = Completer(documents, Workspace(), link)
+        completer.settings = Settings(timeout_ms=50)
+        answer = await completer.answer(URI, 0, 4, typing=False)
+        await asyncio.sleep(0)
         await link.aclose()
         return answer, states
 
@@ -85,4 +100,10 @@ def test_u45_an_engine_that_dies_is_an_error_and_looked_for_again():
 
     answer, states = answer_of(die)
     assert (answer.outcome.reason, answer.outcome.detail) == ("error", "it ended")
+    assert states == ["loading", "ready", "loading"]
+
+
+def test_an_engine_that_says_nothing_at_all_is_a_timeout_and_counts_as_lost():
+    answer, states = answer_of(lambda documents: None, SilentEngine)
+    assert answer.outcome.reason == "timeout"
     assert states == ["loading", "ready", "loading"]

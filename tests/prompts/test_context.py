@@ -1,11 +1,17 @@
 """What goes into a completion's prompt: everything that fits, in an order in which typing only appends."""
 
+import random
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_model import write_tiny_model
 
 from prompts.context import Budget, NoPromptBudget, PrefixWindow, completion_segments
 from prompts.text import Cursor, SourceFile, SourceText, byte_length
+from server.gguf.reader import ModelFile
+from server.model.tokenizer import Tokenizer
 
 LINES = [f"    value_{n} = compute({n})" for n in range(2000)]
 
@@ -207,3 +213,15 @@ def test_a_small_file_is_whole_however_much_stands_in_the_others(tokens):
     files = [source("b = 1\n" * 900, "b.py")]
     segments = completion_segments(source("x = 1\ny = "), Cursor(1, 4), files, Budget(tokens))
     assert joined(segments, "prefix") == "x = 1\ny = "
+
+
+def test_the_parts_of_a_prefix_have_the_tokens_of_the_whole(tmp_path):
+    tokenizer = Tokenizer.from_file(ModelFile.open(write_tiny_model(tmp_path / "tiny.gguf")))
+    chance = random.Random(1)
+    for path in sorted((Path(__file__).parents[2] / "prompts").glob("*.py")):
+        text = source(path.read_text(encoding="utf-8"))
+        for _ in range(25):
+            line = chance.randrange(len(text.text.lines))
+            cursor = Cursor(line, chance.randint(0, len(text.text.lines[line])))
+            parts = [s.text for s in completion_segments(text, cursor, budget=Budget(800)) if s.role == "prefix"]
+            assert [i for part in parts for i in tokenizer.encode(part)] == tokenizer.encode("".join(parts))
