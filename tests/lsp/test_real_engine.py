@@ -33,7 +33,7 @@ def editor(home):
     for name in ("server", "lsp", "prompts", "torch"):
         (root / name).mkdir(parents=True)
         (root / name / "__init__.py").write_text(f"open({str(root / 'imported')!r}, 'a').write(__file__)\n")
-    with LspClient([str(SCRIPT), "lsp", "--model", str(model)], cwd=root, env=home.environment, timeout=60) as editor:
+    with LspClient([str(SCRIPT), "lsp", "--model", str(model)], cwd=root, env=home.environment, timeout=100) as editor:
         editor.initialize(root=root, settings={"debounce_ms": 0, "timeout_ms": 20_000, "max_tokens": 24})
         editor.wait_ready()
         yield editor
@@ -94,7 +94,7 @@ def kill_in_the_middle(editor, home, uri):
         ended = last(editor, uri, version)
         if ended["reason"] == "error":
             assert items == []
-            editor.wait_for("draftline/status", lambda s: s["state"] == "ready", after=after, timeout=60)
+            editor.wait_for("draftline/status", lambda s: s["state"] == "ready", after=after)
             return ended, version, pid
         editor.inline(uri, 60, 0)  # it was too quick; this starts the next engine
     raise AssertionError("every request was answered before its engine was killed")

@@ -31,7 +31,7 @@ def test_a_cancelled_request_is_cancelled_in_the_engine_and_the_next_one_works(e
     assert len(editor.inline(uri, 0, 4)) == 1
 
 
-def test_a_newer_request_of_a_document_replaces_the_older_and_no_other_documents(editor, engine, uri):
+def test_u32_a_newer_request_replaces_the_older_of_its_document_and_no_other_documents(editor, engine, uri):
     other = uri.replace(".py", "b.py")
     engine.answer = lambda request: Script(pieces=["a"], hang=True)
     editor.open(uri, "x = 1\ny = 2")
