@@ -21,6 +21,7 @@ from server.cache.prefix import PrefixCache
 from server.generation import Generation
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
+from server.model.linear import can_halve
 from server.model.tokenizer import Tokenizer
 from server.request import FinishedEvent, FinishReason, GenerationRequest
 from server.scheduler import Job, Scheduler
@@ -181,7 +182,11 @@ class Engine:
         self.tokenizer = Tokenizer.from_file(file)
         self.name = file.value("general.name", str, self._file.stem)
         self.model = HybridModel.load(
-            file, dtype=self._dtype, draft_rows=DRAFT_ROWS, draft_also=self.tokenizer.end_tokens
+            file,
+            dtype=self._dtype,
+            draft_rows=DRAFT_ROWS,
+            draft_also=self.tokenizer.end_tokens,
+            half_weights=can_halve("cpu", self._dtype),
         )
         limit = self.model.config.context_length
         self.context_length = min(self._context_length or limit, limit)
