@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -126,7 +127,22 @@ def doctor(model: Model = None) -> None:
 
 
 def main() -> None:
-    app()
+    """The console script. Whatever goes wrong unexpectedly is one line for the user; the rest is in the log."""
+    try:
+        app()
+    except Exception as error:
+        import traceback
+
+        where = ""
+        with contextlib.suppress(Exception):
+            from server.process.places import find_places
+
+            log = find_places().log
+            with log.open("a", encoding="utf-8") as file:
+                file.write(traceback.format_exc())
+            where = f"; details are in {log}"
+        print(f"draftline: unexpected {type(error).__name__}: {' '.join(str(error).split())}{where}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

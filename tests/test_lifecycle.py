@@ -85,6 +85,13 @@ def test_first_client_starts_the_engine_which_outlives_it(home: EngineHome) -> N
     assert again.pid == health.pid
 
 
+def test_u43_loopback_never_goes_through_a_proxy(home: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    assert complete_once(REQUEST)[0] == "abcde"
+
+
 async def test_clients_that_start_at_once_end_with_one_engine(home: EngineHome) -> None:
     async with connected() as one, connected() as two:
         assert one.engine_pid == two.engine_pid

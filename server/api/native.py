@@ -7,15 +7,15 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Literal
 
-from prompts.stops import stop_rule
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from prompts.segments import Role, Segment
+from prompts.stops import stop_rule
 from server.api.errors import bad_request
 from server.api.fields import Fields, read_json_object
 from server.api.host import EngineHost
-from server.api.running import Asked, Running, start
+from server.api.running import Asked, Running, first_difference, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.streaming import StreamedAnswer
 from server.request import FinishedEvent, Priority
@@ -83,8 +83,8 @@ async def _lines(running: Running) -> AsyncGenerator[bytes]:
                 reason=event.reason,
                 counters=event.counters,
                 detail=event.detail,
-                first_difference=running.prompt.first_difference(event.counters.reused),
-                segment_tokens=running.prompt.segment_tokens,
+                first_difference=first_difference(running.prompt, event.counters.reused),
+                segment_tokens=running.prompt.lengths,
             )
             yield _line(finished.to_json())
         else:

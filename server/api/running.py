@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
+from prompts.fim import BadSegments, NoFimTokens, PromptTokens, fim_tokens, plain_tokens
 from prompts.segments import Segment
 from server.api.errors import ApiError, bad_request
 from server.api.host import EngineHost
@@ -33,30 +34,6 @@ log = logging.getLogger("draftline.engine")
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """A prompt in tokens. starts: index of each segment's first token. checkpoints: as in GenerationRequest."""
-
-    ids: list[int]
-    checkpoints: tuple[int, ...]
-    starts: tuple[int, ...]
-
-    @property
-    def segment_tokens(self) -> tuple[int, ...]:
-        ends = (*self.starts[1:], len(self.ids))
-        return tuple(end - start for start, end in zip(self.starts, ends, strict=True))
-
-    def first_difference(self, reused: int) -> int | None:
-        """Index of the first segment not wholly among the ``reused`` tokens.
-
-        None when all were: the last token of a prompt is always computed again, for its logits.
-        """
-        if reused >= len(self.ids) - 1:
-            return None
-        ends = (*self.starts[1:], len(self.ids))
-        return next(index for index, end in enumerate(ends) if end > reused)
-
-
-@dataclass(frozen=True)
 class Asked:
     """What both completion endpoints ask of the engine, checked but not yet in tokens."""
 
@@ -70,31 +47,35 @@ class Asked:
     speculate: bool = True
 
 
-def encode_prompt(route: Route, segments: Sequence[Segment], tokenizer: Tokenizer) -> Prompt:
-    """Tokens of the segments, each tokenised by itself. Raises ApiError for a route this model can't serve."""
-    if route == "fim":
-        from prompts.fim import fim_tokens
+def encode_prompt(asked: Asked, tokenizer: Tokenizer) -> PromptTokens:
+    """The segments in tokens, each tokenised by itself. Raises ApiError for segments the route has no place for."""
+    try:
+        return (fim_tokens if asked.route == "fim" else plain_tokens)(asked.segments, tokenizer)
+    except NoFimTokens as error:
+        raise bad_request(str(error), "route", "no_fim_tokens") from error
+    except BadSegments as error:
+        raise bad_request(str(error), "segments", "bad_segments") from error
 
-        try:
-            tokens = fim_tokens(segments, tokenizer)
-        except ValueError as error:
-            raise bad_request(str(error), "segments", "bad_segments") from error
-        return Prompt(tokens.ids, tuple(tokens.checkpoints), tuple(tokens.starts))
-    ids: list[int] = []
-    starts: list[int] = []
-    checkpoints: list[int] = []
-    for segment in segments:
-        starts.append(len(ids))
-        ids += tokenizer.encode(segment.text)
-        if segment.checkpoint:
-            checkpoints.append(len(ids))
-    return Prompt(ids, tuple(checkpoints), tuple(starts))
+
+def first_difference(prompt: PromptTokens, reused: int) -> int | None:
+    """Index of the first segment, in the order of the prompt, that is not wholly among the ``reused`` tokens.
+
+    None when all are: the last token of a prompt is always computed again, for its logits.
+    """
+    if reused >= len(prompt.ids) - 1:
+        return None
+    new = [
+        i
+        for i, (start, length) in enumerate(zip(prompt.starts, prompt.lengths, strict=True))
+        if start + length > reused
+    ]
+    return min(new, key=lambda i: prompt.starts[i])
 
 
 class Running:
     """A request the engine has accepted. Its events wait in a queue: a slow or absent reader holds up nothing."""
 
-    def __init__(self, host: EngineHost, generation: Generation, asked: Asked, prompt: Prompt) -> None:
+    def __init__(self, host: EngineHost, generation: Generation, asked: Asked, prompt: PromptTokens) -> None:
         self.asked = asked
         self.prompt = prompt
         self._host = host
@@ -161,14 +142,14 @@ async def start(host: EngineHost, asked: Asked) -> Running:
     """Hand a request to the engine. Raises ApiError: 503 while loading, 400 when it can't fit."""
     engine = host.engine()
     # A long prompt takes tens of milliseconds to tokenise: other requests and /health go on meanwhile.
-    prompt = await to_thread.run_sync(encode_prompt, asked.route, asked.segments, engine.tokenizer)
+    prompt = await to_thread.run_sync(encode_prompt, asked, engine.tokenizer)
     if not prompt.ids:
         raise bad_request("the prompt is empty", "prompt", "empty_prompt")
     generation = _submit(host, asked, prompt)
     return Running(host, generation, asked, prompt)
 
 
-def _submit(host: EngineHost, asked: Asked, prompt: Prompt) -> Generation:
+def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens) -> Generation:
     # The one thing here that imports torch; an engine that exists has done so already.
     from server.engine import ContextOverflow
 

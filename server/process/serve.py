@@ -130,7 +130,6 @@ def _start_log(places: Places) -> None:
 
 def load_engine(model: Path) -> Engine:
     """Open, check and load a model file; everything that imports torch happens in here."""
-    from server.engine import Engine
     from server.gguf.errors import ModelFileError
     from server.gguf.reader import ModelFile
     from server.process.memory import TooLittleMemory, check_memory
@@ -138,6 +137,8 @@ def load_engine(model: Path) -> Engine:
     try:
         weights = sum(math.prod(info.shape) for info in ModelFile.open(model).tensors.values())
         check_memory(model, weights)
+        from server.engine import Engine
+
         return Engine(model)
     except (ModelFileError, TooLittleMemory) as error:
         raise ServeError(str(error)) from error
@@ -178,6 +179,7 @@ class EngineProcess:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 # A client that keeps its connection is a client that is still there: see _idle.
                 timeout_keep_alive=24 * 3600,
                 timeout_graceful_shutdown=2,

@@ -168,6 +168,15 @@ def test_bad_json_is_a_400(api: httpx.Client, raw: bytes) -> None:
     assert answer.json()["error"]["message"].startswith("the request's body")
 
 
+def test_too_large_a_request_is_refused(api: httpx.Client, api_home: EngineHome) -> None:
+    answer = api.post(PATH, content=b" " * (17 * 2**20))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    with api_home.http() as other:
+        answer = other.post(PATH, content=iter([b" " * 2**20] * 17))  # of a length that isn't told
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+    assert ask(api, body())[0] == "abcde"
+
+
 def test_closing_the_connection_frees_the_engine_within_a_cycle(api: httpx.Client, api_home: EngineHome) -> None:
     before = len(api_home.log())
     with api.stream("POST", PATH, json=body(max_tokens=100_000)) as answer:

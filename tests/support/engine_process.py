@@ -38,11 +38,16 @@ class EngineHome:
         path.write_bytes(b"GGUF for a scripted engine")
         return path
 
+    def _environment(self, more: dict[str, str]) -> dict[str, str]:
+        """Nothing of the developer's own settings."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DRAFTLINE_")}
+        return inherited | self.environment | more
+
     def run(self, *arguments: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
         """``draftline ARGUMENTS`` to its end."""
         return subprocess.run(
             [*self.command, *arguments],
-            env=os.environ | self.environment | environment,
+            env=self._environment(environment),
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -53,7 +58,7 @@ class EngineHome:
         """``draftline serve ARGUMENTS``, not waited for."""
         process = subprocess.Popen(
             [*self.command, "serve", *arguments],
-            env=os.environ | self.environment | environment,
+            env=self._environment(environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

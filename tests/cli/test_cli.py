@@ -1,0 +1,169 @@
+"""The ``draftline`` command as a process: help at once, version, doctor, and whose code it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_process import REAL_COMMAND, EngineHome, engine_home
+
+from server import __version__
+
+COMMANDS = ("serve", "stop", "lsp", "complete", "doctor")
+
+
+@pytest.fixture
+def home() -> Iterator[EngineHome]:
+    with engine_home() as home:
+        yield home
+
+
+def imported_modules(*arguments: str) -> set[str]:
+    """What ``draftline ARGUMENTS`` imports."""
+    program = (
+        "import sys\nfrom server.cli import main\ntry:\n    main()\n"
+        "finally:\n    print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    return set(done.stderr.split())
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
+    done = subprocess.run([*REAL_COMMAND, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    assert all(f"\n  {command} " in done.stdout for command in COMMANDS)
+    heavy = {"torch", "numpy", "httpx", "uvicorn", "starlette", "pygls", "tokenizers", "rich", "pydantic", "jinja2"}
+    assert not heavy & imported_modules("--help")
+
+
+def test_help_is_quick() -> None:
+    """At most 0.3 s on an idle machine. Processor time, so that other processes don't count; the best of three."""
+    times = []
+    for _ in range(3):
+        before = os.times()
+        subprocess.run([*REAL_COMMAND, "--help"], capture_output=True, timeout=60, check=True)
+        after = os.times()
+        times.append(after.children_user + after.children_system - before.children_user - before.children_system)
+    assert min(times) < 0.3
+
+
+def test_client_commands_never_import_torch(home: EngineHome, tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("x = \n")
+    os.environ.pop("DRAFTLINE_MODEL", None)
+    assert "torch" not in imported_modules("complete", f"{file}:1:5", "--model", str(tmp_path / "none.gguf"))
+    assert "torch" not in imported_modules("stop")
+
+
+def test_version() -> None:
+    done = subprocess.run([*REAL_COMMAND, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"draftline {__version__}\n"
+
+
+def test_console_script_runs_the_same() -> None:
+    script = Path(sys.executable).with_name("draftline")
+    if not script.exists():
+        pytest.skip("the distribution is not installed in this environment")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"draftline {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("unknown",), ("serve", "--port", "70000"), ("serve", "--port", "x"), ("complete",), ("doctor", "--x")],
+)
+def test_bad_arguments_are_explained(home: EngineHome, arguments: tuple[str, ...]) -> None:
+    done = home.run(*arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Error: " in done.stderr
+
+
+def test_doctor_without_an_engine_and_with_one(home: EngineHome) -> None:
+    missing = str(home.places.runtime / "nowhere.gguf")
+    done = home.run("doctor", "--model", missing)
+    assert done.returncode == 1
+    found = [line.split(maxsplit=1) for line in done.stdout.replace("! ", "  ").splitlines()]
+    assert ["model", f"there is no model file {missing} and no model of that name; known models: embedded"] in found
+    assert ["engine", "not running; the first completion starts it"] in found
+    assert ["runtime", str(home.places.runtime)] in found
+    assert done.stdout.startswith("  draftline ")
+    assert done.stdout.count("\n! ") == 1
+    health = home.serve()
+    done = home.run("doctor", "--model", missing)
+    assert f"ready: process {health.pid}, version {__version__}" in done.stdout
+    assert f"model {health.model}" in done.stdout
+    assert f"{home.places.socket} and http://127.0.0.1:{health.port}" in done.stdout
+
+
+def test_workspace_with_folders_of_our_names_is_never_imported(tmp_path: Path) -> None:
+    """Every way into the program, from inside such a workspace and with it on PYTHONPATH where an engine is started."""
+    marker = tmp_path / "imported"
+    workspace = tmp_path / "workspace"
+    for name in ("server", "lsp", "prompts", "models", "typing_extensions"):
+        package = workspace / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"open({str(marker)!r}, 'a').write({name!r})\nraise SystemExit(77)\n")
+    (workspace / "httpx.py").write_text(f"open({str(marker)!r}, 'a').write('httpx')\nraise SystemExit(77)\n")
+    (workspace / "main.py").write_text("x = \n")
+    with engine_home() as home:
+        model = home.model("not-a-model.gguf")
+        environment = os.environ | home.environment
+        script = Path(sys.executable).with_name("draftline")
+        command = [str(script)] if script.exists() else REAL_COMMAND
+        for arguments in (["--version"], ["doctor"], ["stop"], ["complete", "main.py:1:5", "--model", str(model)]):
+            done = subprocess.run(
+                [*command, *arguments], cwd=workspace, env=environment, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode in (0, 1), done.stderr
+        assert done.stderr.startswith(f"draftline: {model}: ")  # the engine process was started and spoke
+
+        program = (
+            "import sys; from server.client import complete_once, EngineUnavailable\n"
+            "from server.wire import CompletionRequest\n"
+            "import os; os.environ['PYTHONPATH'] = os.getcwd()\n"
+            f"try: complete_once(CompletionRequest(()), model={str(model)!r})\n"
+            "except EngineUnavailable as error: print(error)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program],
+            cwd=workspace,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.startswith(f"{model}: "), done.stderr
+    assert not marker.exists(), marker.read_text()
+
+
+def test_stop_of_nothing(home: EngineHome) -> None:
+    began = time.monotonic()
+    done = home.run("stop")
+    assert (done.returncode, done.stdout) == (0, "no engine is running\n")
+    assert time.monotonic() - began < 5
+
+
+def test_unexpected_error_is_one_line_and_its_traceback_is_in_the_log(home: EngineHome) -> None:
+    program = (
+        "import sys; sys.modules['server.process.stop'] = None; sys.argv = ['draftline', 'stop']\n"
+        "from server.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=os.environ | home.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("draftline: unexpected ModuleNotFoundError: ")
+    assert done.stderr.endswith(f"; details are in {home.places.log}\n")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" in home.log()
