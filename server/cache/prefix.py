@@ -106,11 +106,15 @@ class PrefixCache:
         return len(self._kept)
 
     def _drop_least(self) -> None:
-        """Drop the checkpoint or the sequence that saves the least prefill per byte, the older the less."""
+        """Drop the checkpoint or the sequence that saves the least prefill per byte.
+
+        The sequence used last counts full, the one before it half, then a third: however long someone types in one
+        document, another one doesn't lose more than its turn.
+        """
         least = float("inf")
         victim: tuple[CachedSequence, int | None] = (self._kept[0], None)
-        for kept in self._kept:
-            age = 1 + self._clock - kept.used
+        newest_first = sorted(self._kept, key=lambda kept: kept.used, reverse=True)
+        for age, kept in enumerate(newest_first, start=1):
             worth = len(kept.state.tokens) / (age * max(1, kept.nbytes))
             if worth < least:
                 least, victim = worth, (kept, None)

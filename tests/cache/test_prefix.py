@@ -176,6 +176,19 @@ def test_what_is_kept_stays_within_the_budget_and_the_old_goes_first() -> None:
     assert serve(model, cache, prompts[0])[1] == 0
 
 
+def test_a_document_outlasts_long_typing_in_another() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, 50_000)
+    rng = random.Random(4)
+    other = [7, *(rng.randrange(8) for _ in range(900))]
+    typed = [6, *(rng.randrange(8) for _ in range(900))]
+    serve(model, cache, other)
+    for _ in range(150):
+        typed = [*typed, rng.randrange(8)]
+        serve(model, cache, typed, (len(typed) - 1,))
+    assert serve(model, cache, other)[1] >= SPACING
+
+
 def test_no_budget_keeps_nothing_and_serves() -> None:
     model = FakeModel()
     cache = PrefixCache(model.new_state, 0)
