@@ -107,8 +107,8 @@ def _memory(path: Path, weights: int) -> Finding:
 def _executor() -> str:
     import torch
 
-    where = "the CPU (no CUDA device)" if not torch.cuda.is_available() else "CUDA"
-    return f"torch on {where}; the CUDA megakernel is not part of this version"
+    why = "this version has no executor for the GPU yet" if torch.cuda.is_available() else "there is no CUDA device"
+    return f"torch on the CPU: {why}"
 
 
 def _engine() -> Iterator[Finding]:

@@ -152,7 +152,7 @@ def test_doctor_knows_the_model_and_the_executor(home: EngineHome) -> None:
     done = home.run("doctor", "--model", str(home.places.runtime / "tiny.gguf"))
     assert done.returncode == 0, done.stdout
     assert "with an MTP head, context of 4096 tokens" in done.stdout
-    assert re.search(r"executor +torch on ", done.stdout)
+    assert re.search(r"executor +torch on the CPU: ", done.stdout)
 
 
 @pytest.mark.parametrize("fault", ["cut off", "no tensors", "too large"])
