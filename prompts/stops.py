@@ -11,7 +11,7 @@ import re
 from itertools import takewhile
 from typing import Literal, Protocol
 
-from prompts.syntax import CLOSING, LineLexer, closes_below, guess_family, indent_of
+from prompts.syntax import CLOSING, LineLexer, closes_below, guess_family, indent_of, string_around
 
 StopName = Literal["none", "line", "block"]
 
@@ -21,6 +21,8 @@ MAX_BLANK_LINES = 3
 LINES_READ = 400
 """Of the prefix, to know whether the cursor stands in a string, and what the line above opened."""
 LINES_BELOW = 100
+LONGEST_LINE = 5000
+"""Characters; of a longer line around the cursor only a part is read."""
 
 _GOES_ON = frozenset((
     "else", "elif", "elsif", "elseif", "except", "rescue", "ensure", "finally", "catch",
@@ -123,14 +125,17 @@ class _Block:
     """The rule ``block``. What it remembers of a text only saves reading it again."""
 
     def __init__(self, prefix: str, suffix: str) -> None:
-        above, _, self._line = prefix.rpartition("\n")
+        above, _, line = prefix.rpartition("\n")
+        self._line = line[-LONGEST_LINE:]
         self._next = _next_line(prefix, suffix)
         rest, _, below = suffix.partition("\n")
         self._closed_after = rest.strip()[:1] or below.strip()[:1]
-        lines = above.split("\n")[-LINES_READ:] if above else []
-        around = "\n".join([*lines, self._line + rest, *below.split("\n", LINES_BELOW)[:LINES_BELOW]])
+        lines = [line[:LONGEST_LINE] for line in above.rsplit("\n", LINES_READ)[-LINES_READ:]] if above else []
+        after = [line[:LONGEST_LINE] for line in (rest, *below.split("\n", LINES_BELOW)[:LINES_BELOW])]
+        around = "\n".join([*lines, self._line + after[0], *after[1:]])
         self._guess = not around.strip()
-        self._above = LineLexer(guess_family(around))
+        family = guess_family(around)
+        self._above = LineLexer(family, quote=string_around(lines) if family == "other" else "")
         self._inside = None
         for line in lines:
             code = self._above.read(line)

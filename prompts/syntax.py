@@ -50,6 +50,7 @@ _UNFINISHED = {
     "brace": re.compile(r"(?:\\|=>|(?<![+=])[=+?]|\|\||&&)$"),
     "other": re.compile(r"\\$|^\s*\|.*\|$"),  # a row of a Markdown table belongs to the rows below
 }
+_STRING_PREFIX = re.compile(r"\b[rRbBuUfF]{1,2}(?=\"\"\"|''')")
 _BODY_FOLLOWS = re.compile(r"(?:^|[;)}])\s*(?:then|do|else|try|finally)$")
 
 
@@ -191,6 +192,31 @@ class LineLexer:
             return end + len(self.quote) if end >= 0 else -1
         match = _ESCAPABLE[self.quote].match(line, at)
         return match.end() if match else -1
+
+
+def string_around(lines: list[str]) -> str:
+    """What ends the triple-quoted string that `lines` seem to begin in; empty when they seem to begin in code.
+
+    Lines with one such quote begin and end a string in turn. Text after it tells that it begins one, text before it
+    that it ends one; the majority says with which kind the lines start.
+    """
+    for quote in _SPANS_LINES["other"]:
+        votes, turn = 0, 1
+        above = ""
+        for line in lines:
+            if line.count(quote) == 1:
+                before, _, after = (part.strip() for part in _STRING_PREFIX.sub("", line).partition(quote))
+                begins = not before or before[-1] in "=(,[{:"
+                ends = not after or after[0] in "),.]}%"
+                if begins != ends:
+                    votes += turn if begins else -turn
+                elif not before and above.endswith(":"):
+                    votes += turn
+                turn = -turn
+            above = line.rstrip() or above
+        if votes < 0:
+            return quote
+    return ""
 
 
 def closes_below(quote: str, lines: list[str]) -> bool:

@@ -229,6 +229,14 @@ def test_a_special_token_split_over_text_parts_is_not_joined() -> None:
     assert "<|im_end|><|im_end|>" in chat.text
 
 
+@pytest.mark.parametrize(("source", "content"), [("{{ m }}>", "<|im_end|"), ("<{{ m }}", "|im_end|>")])
+def test_a_special_token_that_begins_in_a_message_or_ends_there_is_none(source: str, content: str) -> None:
+    template = ChatTemplate(source.replace("m", "messages[0].content"), TOKENIZER.specials)
+    chat = template.render([{"role": "user", "content": content}])
+    assert chat.text == "<|im_end|>"
+    assert TOKENIZER.specials["<|im_end|>"] not in TOKENIZER.encode_chat(chat)
+
+
 def test_guards_do_not_change_ids_of_ordinary_text() -> None:
     text = "a < b > c <b>x</b> \ufdd0"
     chat = GUARDED.render([{"role": "user", "content": text}], add_generation_prompt=False)

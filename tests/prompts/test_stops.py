@@ -112,6 +112,10 @@ FUNCTION = "\n    y = x\n\n    if y:\n        return 2\n    else:\n        retur
         ("", "\n", "@cached\ndef f():\n    return 1\nx\n", "@cached\ndef f():\n    return 1"),
         ("# T\n\n", "\n", "```sh\nif a:\n\n# b\n```\nc\n", "```sh\nif a:\n\n# b\n```"),
         ("# T\n\n", "\n", "| a | b |\n|---|---|\n| 1 | 2 |\n\nc\n", "| a | b |\n|---|---|\n| 1 | 2 |"),
+        # inside a fence that others opened, code is code
+        ("# T\n\n```py\n", "\n```\n", "if a:\n    b\n    c\nd\n```\n", "if a:\n    b\n    c"),
+        ("# T\n\n```py\n", "\n", "x\n```\n", "x"),
+        ("# T\n\n```py\nx\n", "\n", "```\n\nThe end\n", "```"),
         # what the suffix has next is not written again
         ("def f():\n    ", "\n    return x\n", "x = 1\n    return x\n", "x = 1"),
         ("def f():\n    ", "\n\n    return x\n", "return x\n", ""),
@@ -207,6 +211,36 @@ def test_a_rule_may_be_asked_about_another_text() -> None:
     assert rule("x = 1\ny") == 5
     assert rule("if x:\n") is None
     assert rule("x = 1\ny") == 5
+
+
+DOCSTRING = (
+    'class A:\n    def f(self):\n        """Text:\n\n        more (of it.\n        """\n        return 1\n\n' * 20
+)
+
+
+@pytest.mark.parametrize("missing", range(7))
+def test_a_prefix_that_begins_inside_a_string_is_read_right(missing: int) -> None:
+    prefix = DOCSTRING.split("\n", missing)[-1] + "    "
+    text = "def g(self):\n        return 2\n\nclass B:\n"
+    assert kept("block", prefix, "\n", text) == "def g(self):\n        return 2"
+
+
+@pytest.mark.parametrize("line", ["x = '" + "a\\n" * 300_000, "{" * 600_000, '"""' + "a'b" * 300_000, "[1, " * 200_000])
+def test_a_very_long_line_is_not_read_whole(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = 0
+    read = LineLexer.read
+
+    def measured(self: LineLexer, line: str) -> str:
+        nonlocal longest
+        longest = max(longest, len(line))
+        return read(self, line)
+
+    monkeypatch.setattr(stops.LineLexer, "read", measured)
+    for prefix in (line, line + "\n"):
+        rule = stop_rule("block", prefix, "")
+        assert rule is not None
+        rule("a\nb\n")
+    assert 5000 <= longest < 6000
 
 
 def test_every_line_is_read_once_however_many_tokens_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
