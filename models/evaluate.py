@@ -140,7 +140,7 @@ class Evaluation:
         hidden = self.model.prefill(window[:-1], self.model.new_state())
         targets = torch.tensor(window[1:], device=hidden.device)
         total = 0.0
-        for rows, wanted in zip(torch.split(hidden, 512), torch.split(targets, 512), strict=True):  # type: ignore[no-untyped-call]
+        for rows, wanted in zip(torch.split(hidden, 512), torch.split(targets, 512), strict=True):
             total += float(torch.nn.functional.cross_entropy(self.model.logits(rows).float(), wanted, reduction="sum"))
         return total
 
