@@ -1,8 +1,8 @@
 """How many tokens a prompt may have: what the model's context holds, and what the machine prefills in two seconds.
 
-The client has no tokenizer, so tokens are estimated from UTF-8 bytes by a ratio that every answer corrects. Both the
-rate and the ratio are applied in jumps: a budget that moved a little with each measurement would move the edges of
-the prompt, and nothing of it could be reused.
+The client has no tokenizer, so tokens are estimated from UTF-8 bytes by a ratio that every answer corrects. A budget
+that followed each measurement would move the edges of the prompt, and nothing of it could be reused: so it stays as it
+is until the measurements say that it is wrong by far.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ LEAST_TOKENS = 256
 """A slow machine still gets that much context, if the model has it."""
 MARKER_TOKENS = 32
 """Kept for the markers around the segments."""
+TOO_LONG, TOO_SHORT = 0.6, 1.7
+"""Measured over present length: outside of these the prompt is laid out anew."""
 
-_FIRST_RATE = 500.0  # tokens/s, before anything was measured
-_FIRST_BYTES_PER_TOKEN = 3.0
+_FIRST_RATE = 700.0  # tokens/s, before anything was measured
+_FIRST_BYTES_PER_TOKEN = 3.5
 _ENOUGH_PREFILLED = 64  # fewer tokens measure the overhead, not the rate
 _ENOUGH_TOKENS = 64
 _SAFETY = 0.95  # of the context: the ratio is an estimate
@@ -30,33 +32,38 @@ class BudgetKeeper:
 
     def __init__(self) -> None:
         self._context_length = 0
-        self._rate = self._applied_rate = 0.0
-        self._ratio = self._applied_ratio = _FIRST_BYTES_PER_TOKEN
+        self._rate = 0.0
+        self._bytes_per_token = _FIRST_BYTES_PER_TOKEN
+        self._settled: tuple[int, Budget] | None = None  # for so many tokens of the answer
 
     def engine(self, context_length: int, prefill_rate: float) -> None:
         """Note what an engine says about itself. prefill_rate: tokens per second, 0 when it doesn't know yet."""
         self._context_length = context_length
-        self._rate = self._applied_rate = prefill_rate
+        self._rate = prefill_rate
+        self._settled = None
 
     def measured(self, *, prefilled: int, rate: float, texts: Sequence[str], tokens: Sequence[int]) -> None:
         """Note one answer: tokens prefilled at ``rate`` tokens/s, and what each segment's text became in tokens."""
         if prefilled >= _ENOUGH_PREFILLED and rate > 0:
             self._rate = rate if not self._rate else 0.7 * self._rate + 0.3 * rate
-            if not 0.75 < self._rate / (self._applied_rate or _FIRST_RATE) < 1.33:
-                self._applied_rate = self._rate
         if sum(tokens) >= _ENOUGH_TOKENS and len(texts) == len(tokens):
             ratio = sum(len(text.encode()) for text in texts) / sum(tokens)
-            self._ratio = 0.5 * self._ratio + 0.5 * ratio
-            if not 0.95 < self._ratio / self._applied_ratio < 1.2:
-                self._applied_ratio = self._ratio
+            self._bytes_per_token = 0.5 * self._bytes_per_token + 0.5 * ratio
 
     def overflowed(self) -> None:
         """Note that a prompt was longer than the model's context: the text has far fewer bytes a token."""
-        self._ratio = self._applied_ratio = self._applied_ratio * 0.5
+        self._bytes_per_token *= 0.5
+        self._settled = None
 
     def budget(self, max_tokens: int) -> Budget:
         """For a request that may generate ``max_tokens``. It may be zero or less: building a prompt then fails."""
-        within_time = max((self._applied_rate or _FIRST_RATE) * COLD_SECONDS, LEAST_TOKENS)
-        within_context = self._context_length * _SAFETY - max_tokens - MARKER_TOKENS
-        tokens = min(within_time, within_context) if self._context_length else within_time
-        return Budget(int(tokens), self._applied_ratio)
+        tokens = max((self._rate or _FIRST_RATE) * COLD_SECONDS, LEAST_TOKENS)
+        if self._context_length:
+            tokens = min(tokens, self._context_length * _SAFETY - max_tokens - MARKER_TOKENS)
+        budget = Budget(int(tokens), self._bytes_per_token)
+        if self._settled is not None and self._settled[0] == max_tokens:
+            settled = self._settled[1]
+            if settled.bytes > 0 and TOO_LONG < budget.bytes / settled.bytes < TOO_SHORT:
+                return settled
+        self._settled = max_tokens, budget
+        return budget

@@ -72,7 +72,7 @@ def test_u29_an_item_for_a_version_that_has_changed_meanwhile_is_dropped(editor,
     request = editor.start_inline(uri, 0, 4)
     engine.wait_until(lambda: len(engine.requests) == 1)
     editor.insert(uri, 2, 0, 0, "y")
-    assert editor.result(request)["items"] == []
+    assert editor.result(request, timeout=4)["items"] == []  # at once, not after the request's own timeout
     assert reason_of(editor, after) == "cancelled"
     engine.wait_until(lambda: len(engine.cancelled) == 1)
     engine.answer = lambda request: script("value")

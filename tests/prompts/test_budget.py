@@ -1,5 +1,7 @@
 """The prompt's budget: within the model's context, and within what is prefilled in two seconds."""
 
+import pytest
+
 from prompts.budget import BudgetKeeper
 
 
@@ -25,15 +27,23 @@ def test_u05_a_context_shorter_than_the_answer_leaves_no_budget():
     assert keeper(context=128).budget(300).tokens <= 0
 
 
-def test_small_swings_of_the_measured_rate_leave_the_budget_where_it_is():
+@pytest.mark.parametrize("rate", [700.0, 1500.0])
+def test_the_budget_rests_while_the_measured_rate_swings(rate):
     budget = keeper(rate=1000.0)
     before = budget.budget(64)
-    for rate in (900.0, 1100.0, 1050.0):
-        budget.measured(prefilled=500, rate=rate, texts=[], tokens=[])
-    assert budget.budget(64) == before
     for _ in range(9):
-        budget.measured(prefilled=500, rate=300.0, texts=[], tokens=[])
-    assert budget.budget(64).tokens < 0.5 * before.tokens
+        budget.measured(prefilled=500, rate=rate, texts=[], tokens=[])
+        assert budget.budget(64) == before
+
+
+@pytest.mark.parametrize("rate", [300.0, 1850.0])
+def test_the_budget_follows_a_rate_that_is_far_off(rate):
+    budget = keeper(rate=1000.0)
+    budget.budget(64)
+    for _ in range(20):
+        budget.measured(prefilled=500, rate=rate, texts=[], tokens=[])
+        now = budget.budget(64)
+    assert 0.59 < now.tokens / (2 * rate) < 1.71
 
 
 def test_a_few_prefilled_tokens_say_nothing_about_the_rate():
@@ -55,3 +65,10 @@ def test_a_prompt_beyond_the_context_makes_the_next_one_shorter():
     before = budget.budget(64).bytes
     budget.overflowed()
     assert budget.budget(64).bytes <= before / 2
+
+
+def test_another_engine_or_another_limit_is_counted_with_at_once():
+    budget = keeper(context=4096, rate=10_000.0)
+    assert budget.budget(64).tokens - budget.budget(264).tokens == 200
+    budget.engine(2048, 10_000.0)
+    assert budget.budget(64).tokens < 2048
