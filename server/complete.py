@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lsp.completion import Outcome, Workplace, complete_at
+from lsp.settings import Settings
 from prompts.context import NoPromptBudget
 from prompts.ignore import IgnoreRules
 from prompts.text import Cursor, SourceText
 from server.client import EngineClient, EngineError, EngineUnavailable
+
+PATIENCE = Settings(timeout_ms=60_000)
+"""A person at a shell or a script waits for the whole item, even from a cold engine on a busy machine."""
 
 
 class BadPlace(Exception):  # noqa: N818
@@ -86,9 +90,8 @@ async def _complete(place: Place, model: str | None) -> Outcome:
     shown = place.path.relative_to(root).as_posix() if root else place.path.name
     try:
         async with await EngineClient.connect(model=model) as client:
-            return await complete_at(
-                client, place.text, shown, place.cursor, workplace=Workplace(repository=root.name if root else None)
-            )
+            workplace = Workplace(repository=root.name if root else None)
+            return await complete_at(client, place.text, shown, place.cursor, workplace=workplace, settings=PATIENCE)
     except (EngineUnavailable, EngineError, NoPromptBudget) as error:
         return Outcome("error", detail=str(error))
 
