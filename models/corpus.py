@@ -21,13 +21,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from models.corpus_collect import Collected, SourceFile, collect
 from models.corpus_dedup import near_duplicates
 from models.corpus_download import PACKAGES_TSV, Package, download, read_packages
+from models.files import File, write_files
 
 SEED = 1
 PART_BYTES = 325_000_000  # of text; xz -9e makes 6.5 to 7 times less of it
@@ -69,15 +70,6 @@ def text_bytes(files: Iterable[SourceFile]) -> int:
     return sum(len(file.text.encode()) for file in files)
 
 
-def write_text(parts: Iterable[Collected], path: Path) -> None:
-    """Write the files of the packages as JSON lines."""
-    with path.open("w", encoding="utf-8", newline="\n") as out:
-        for c in parts:
-            for file in c.files:
-                row = {"package": file.package, "path": file.path, "text": file.text}
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
 def compress(source: Path, target: Path) -> int:
     """Compress ``source`` with xz -9e into ``target``; return the compressed size in bytes."""
     unfinished = target.with_suffix(".partial")
@@ -88,13 +80,6 @@ def compress(source: Path, target: Path) -> int:
         out.write(packer.flush())
     unfinished.replace(target)
     return target.stat().st_size
-
-
-def read_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a part, compressed (``.xz``) or not."""
-    with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
 
 
 def write_notice(collected: Iterable[Collected], path: Path) -> None:
@@ -141,7 +126,7 @@ def build(out: Path, wheels: Path, packages: Sequence[Package], processes: int) 
     named = {"heldout": [c for c in collected if c.package.use == "held-out"]}
     named |= {f"train-{number:02}": part for number, part in enumerate(parts)}
     for name, part in named.items():
-        write_text(part, text / f"{name}.jsonl")
+        write_files((File(f.package, f.path, f.text) for c in part for f in c.files), text / f"{name}.jsonl")
     write_notice(collected, out / "notice.tsv")
     stats = statistics(collected, missing)
     (out / "corpus-stats.json").write_text(json.dumps(stats, indent=1) + "\n", encoding="utf-8")

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import torch
 
+from models.errors import TrainingError
+
 CHUNK = 64
 
 
@@ -79,7 +81,7 @@ def library_delta_rule() -> Any:
 def check_against_torch(delta_rule: Any, heads: int, width: int, tolerance: float = 1e-2) -> float:
     """Largest relative error (norm of the difference over norm) of output and gradients against ``chunk_delta_rule``.
 
-    Raises RuntimeError above the tolerance: training on wrong gradients would look almost normal.
+    Raises TrainingError above the tolerance: training on wrong gradients would look almost normal.
     """
     generator = torch.Generator(device="cuda").manual_seed(0)
 
@@ -104,5 +106,8 @@ def check_against_torch(delta_rule: Any, heads: int, width: int, tolerance: floa
         assert b is not None
         worst = max(worst, float((a.float() - b.float()).norm() / a.float().norm()))
     if not worst < tolerance:
-        raise RuntimeError(f"the delta-rule kernel differs from its definition by {worst:.2e} (limit {tolerance})")
+        raise TrainingError(
+            f"the delta-rule kernel differs from its definition by {worst:.2e} (limit {tolerance}): "
+            "take versions of flash-linear-attention and triton that agree on this card"
+        )
     return worst

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from models.batches import load_files
+from models.files import File, read_files
 from models.spans import Span, cursors, repeats, rest_of_line_spans
 from prompts.fim import fim_tokens, header_ids
 from prompts.segments import Segment
@@ -145,7 +145,7 @@ class Evaluation:
         return total
 
 
-def windows(files: list[Any], tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
+def windows(files: list[File], tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
     """Whole files in random order, each with an end token, cut into windows that share their border token."""
     end = tokenizer.special("<|endoftext|>")
     assert end is not None
@@ -159,7 +159,7 @@ def windows(files: list[Any], tokenizer: Tokenizer, length: int, count: int) -> 
 
 def work(args: argparse.Namespace, share: int) -> Tally:
     torch.set_num_threads(args.threads)
-    files = load_files(args.heldout)
+    files = list(read_files(args.heldout))
     mine = slice(share, None, args.processes)
     evaluation = Evaluation(args.model, args.device, args.budget)
     tally = Tally()

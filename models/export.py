@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from models.network import Dimensions, Weights, exported
+from models.tokenizer_file import tokenizer_metadata
 from server.gguf.types import TensorType
 from server.gguf.writer import MetadataValue, NewTensor, write_model_file
 
 NAME = "Draftline Python 56M"
 CONTEXT_LENGTH = 4096  # the window it was trained in
-CONTROL, USER_DEFINED, NORMAL = 3, 4, 1
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+
+TypeChoice = Callable[[str, torch.Tensor], TensorType]
+"""Which type a tensor is stored in, by its name and weights."""
 
 
 def mixed_type(name: str, weight: torch.Tensor) -> TensorType:
@@ -30,31 +34,6 @@ def mixed_type(name: str, weight: torch.Tensor) -> TensorType:
 def wide_type(name: str, weight: torch.Tensor) -> TensorType:
     """BF16 throughout: the file to compare a quantised one with."""
     return TensorType.F32 if mixed_type(name, weight) == TensorType.F32 else TensorType.BF16
-
-
-def tokenizer_metadata(tokenizer: Path) -> dict[str, MetadataValue]:
-    """``tokenizer.ggml.*`` from a HF ``tokenizer.json``."""
-    content = json.loads(tokenizer.read_text(encoding="utf-8"))
-    ids: dict[str, int] = dict(content["model"]["vocab"])
-    special = {entry["content"]: entry["id"] for entry in content["added_tokens"]}
-    ids |= special
-    tokens = sorted(ids, key=lambda token: ids[token])
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError(f"{tokenizer}: the ids are not 0 to {len(tokens) - 1}; train the tokenizer again")
-    types = [(CONTROL if t.startswith("<|") else USER_DEFINED) if t in special else NORMAL for t in tokens]
-    merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen35",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types,
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.bos_token_id": ids["<|endoftext|>"],
-        "tokenizer.ggml.eos_token_id": ids["<|endoftext|>"],
-        "tokenizer.ggml.padding_token_id": ids["<|endoftext|>"],
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8"),
-    }
 
 
 def model_metadata(dims: Dimensions) -> dict[str, MetadataValue]:
@@ -88,11 +67,27 @@ def model_metadata(dims: Dimensions) -> dict[str, MetadataValue]:
     }
 
 
-def export(weights: Weights, tokenizer: Path, out: Path, *, wide: bool = False) -> None:
-    """Write ``weights`` (in training form) as a model file. Value heads equal key heads, so nothing is permuted."""
-    pick = wide_type if wide else mixed_type
-    tensors = {name: NewTensor.quantised(w.float(), pick(name, w)) for name, w in exported(weights).items()}
-    write_model_file(out, model_metadata(Dimensions()) | tokenizer_metadata(tokenizer), tensors)
+def export(
+    weights: Weights,
+    tokenizer: Path,
+    out: Path,
+    dims: Dimensions | None = None,
+    choose: TypeChoice = mixed_type,
+) -> None:
+    """Write ``weights`` (in training form, of shape ``dims``) as a model file.
+
+    The vocabulary of ``tokenizer`` (a HF ``tokenizer.json``) must fill the embedding. Value heads equal key heads, so
+    nothing is permuted. Raises the errors of ``write_model_file``, and ValueError for a tokenizer of another size.
+    """
+    dims = dims or Dimensions()
+    metadata = model_metadata(dims) | tokenizer_metadata(tokenizer)
+    metadata["tokenizer.chat_template"] = CHAT_TEMPLATE.read_text(encoding="utf-8")
+    tokens = metadata["tokenizer.ggml.tokens"]
+    assert isinstance(tokens, list)
+    if len(tokens) != dims.vocab:
+        raise ValueError(f"{tokenizer} has {len(tokens)} tokens and the embedding {dims.vocab} rows; they must agree")
+    tensors = {name: NewTensor.quantised(w.float(), choose(name, w)) for name, w in exported(weights).items()}
+    write_model_file(out, metadata, tensors)
 
 
 def main() -> None:
@@ -102,7 +97,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--wide", action="store_true", help="BF16 instead of the quantised mix")
     args = parser.parse_args()
-    export(torch.load(args.weights, map_location="cpu"), args.tokenizer, args.out, wide=args.wide)
+    weights = torch.load(args.weights, map_location="cpu")
+    export(weights, args.tokenizer, args.out, choose=wide_type if args.wide else mixed_type)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
 
 

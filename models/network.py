@@ -40,6 +40,12 @@ class Dimensions:
         return layer >= self.layers or (layer + 1) % self.attention_every == 0
 
 
+REHEARSAL = Dimensions(
+    hidden=256, layers=4, ffn=256, heads=4, kv_heads=1, head_dim=64, rotary=16, linear_heads=2, linear_dim=128
+)
+"""Small enough to rehearse a training run on a CPU; exports with the same types."""
+
+
 def initial_weights(dims: Dimensions, seed: int) -> Weights:
     """Random float32 weights. Layer ``dims.layers`` is the multi-token-prediction block."""
     generator = torch.Generator().manual_seed(seed)

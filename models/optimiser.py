@@ -35,7 +35,7 @@ class Muon:
     Updates are scaled by 0.2·sqrt(max(rows, columns)), so that one rate serves Muon and AdamW (Liu et al. 2025).
     """
 
-    def __init__(self, weights: Weights, momentum: float = 0.95, decay: float = 0.1, compile: bool = False) -> None:
+    def __init__(self, weights: Weights, momentum: float = 0.95, decay: float = 0.1) -> None:
         self.momentum, self.decay = momentum, decay
         self.groups: dict[torch.Size, list[torch.Tensor]] = {}
         for name, weight in weights.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from models.windows import File, line_starts
+from models.files import File
+from models.windows import line_starts
 
 LINES_BEFORE = 20
 CHARACTERS_LEFT = 5
@@ -53,11 +54,12 @@ def rest_of_line_spans(files: list[File], count: int, seed: int) -> list[Span]:
 
 
 def cursors(files: list[File], count: int, seed: int) -> list[Span]:
-    """Line starts with at least 20 lines before, where a continuation begins."""
-    return [
-        Span(s.path, s.prefix[: s.prefix.rfind("\n") + 1], s.middle, s.suffix)
-        for s in rest_of_line_spans(files, count, seed)
-    ]
+    """Line starts with at least 20 lines before, where a continuation begins; the middle is the whole line."""
+    spans = []
+    for span in rest_of_line_spans(files, count, seed):
+        at = span.prefix.rfind("\n") + 1
+        spans.append(Span(span.path, span.prefix[:at], span.prefix[at:] + span.middle, span.suffix))
+    return spans
 
 
 def repeats(tokens: list[int], size: int = 8, times: int = 3) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,16 @@ from typing import Any
 
 import torch
 
-from models.batches import Batches, load_files, load_tokenizer, markers
+from models.batches import Batches
 from models.delta_rule import check_against_torch, chunk_delta_rule, library_delta_rule
-from models.network import Dimensions, Network, Weights, initial_weights
+from models.errors import TrainingError
+from models.files import read_files
+from models.network import REHEARSAL, Dimensions, Network, Weights, initial_weights
 from models.optimiser import Muon, adamw
+from models.tokenizer_file import byte_lengths, load_tokenizer
+from models.windows import END
+from prompts.fim import marker
+from server.model.tokenizer import Tokenizer
 
 DEPTH_WEIGHTS = (0.3, 0.15, 0.1)
 """Loss weights of one, two and three chained steps of the prediction head."""
@@ -32,10 +39,15 @@ def learning_rate(progress: float, step: int, peak: float, warmup: int = 100, de
     return rate * max(0.02, min(1.0, (1 - progress) / decay))
 
 
-def token_bytes(token: str | None) -> int:
-    """Bytes of text a vocabulary entry stands for: one per symbol of the byte alphabet, none for markers."""
-    special = token is None or (len(token) > 2 and token[0] in "<[" and token[-1] in ">]" and token.isascii())
-    return 0 if special or token is None else len(token)
+def target_weights(ids: torch.Tensor, middle: int, end: int) -> torch.Tensor:
+    """ids [B, T] -> loss weights [B, T] of the tokens that follow them: 3 in a middle and for its end, otherwise 1.
+
+    ``middle`` and ``end`` are the markers' ids. Middles are 2 % of the tokens, and what the model is for.
+    """
+    at = torch.arange(ids.shape[1], device=ids.device)
+    opened = torch.where(ids == middle, at, -1).cummax(1).values
+    closed = torch.where(ids == end, at, -1).cummax(1).values
+    return 1.0 + 2.0 * (opened > closed).float()
 
 
 class Trainer:
@@ -46,19 +58,8 @@ class Trainer:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cuda.matmul.allow_tf32 = True
         tokenizer = load_tokenizer(args.data / "tokenizer.json")
-        self.markers = markers(tokenizer)
-        self.dims = replace(Dimensions(), vocab=-(-tokenizer.get_vocab_size() // 256) * 256)
-        if args.tiny:
-            small = {
-                "hidden": 256,
-                "layers": 4,
-                "ffn": 256,
-                "linear_heads": 2,
-                "linear_dim": 64,
-                "head_dim": 64,
-                "rotary": 16,
-            }
-            self.dims = replace(self.dims, **small)
+        self.middle, self.end = marker(tokenizer, "<|fim_middle|>"), marker(tokenizer, END)
+        self.dims = replace(REHEARSAL if args.tiny else Dimensions(), vocab=len(tokenizer))
         delta_rule = chunk_delta_rule
         if self.device == "cuda":
             delta_rule = library_delta_rule()
@@ -68,9 +69,7 @@ class Trainer:
         start = torch.load(args.start) if args.start else initial_weights(self.dims, args.seed)
         self.weights: Weights = {n: w.float().to(self.device).requires_grad_() for n, w in start.items()}
         self.muon, self.adam = Muon(self.weights), adamw(self.weights, args.rate)
-        self.byte_length = torch.tensor(
-            [token_bytes(tokenizer.id_to_token(i)) for i in range(self.dims.vocab)], device=self.device
-        )
+        self.byte_length = torch.tensor(byte_lengths(args.data / "tokenizer.json"), device=self.device)
         self.held_out = self.held_out_batches(tokenizer)
 
     def report(self, **values: Any) -> None:
@@ -79,17 +78,19 @@ class Trainer:
         with (self.args.out / "log.jsonl").open("a") as log:
             log.write(line + "\n")
 
-    def held_out_batches(self, tokenizer: Any) -> list[torch.Tensor]:
-        """Four batches of plain held-out text, whole files only, the same every time."""
-        files = load_files(self.args.data / "heldout.jsonl.xz")
+    def held_out_batches(self, tokenizer: Tokenizer) -> list[torch.Tensor]:
+        """Batches of plain held-out text, whole files only, the same every time."""
+        files = list(read_files(self.args.data / "heldout.jsonl.xz"))
         random.Random(1).shuffle(files)
         stream: list[int] = []
         size = (self.args.length + 1) * self.args.batch
         for file in files:
-            stream += [*tokenizer.encode(file.text, add_special_tokens=False).ids, self.markers.end]
+            stream += [*tokenizer.encode(file.text), self.end]
             if len(stream) >= size * self.args.held_out:
                 break
         count = len(stream) // size
+        if not count:
+            raise TrainingError(f"the held-out text has {len(stream)} tokens, and one batch takes {size}")
         return [torch.tensor(stream[i * size : (i + 1) * size]).view(self.args.batch, -1) for i in range(count)]
 
     def cast(self) -> Weights:
@@ -98,17 +99,10 @@ class Trainer:
             return self.weights
         return {n: w if w.ndim < 2 or n.endswith("conv1d.weight") else w.bfloat16() for n, w in self.weights.items()}
 
-    def middle_weight(self, ids: torch.Tensor) -> torch.Tensor:
-        """1 for ordinary targets, 3 for a middle and its end: they are few, and what the model is for."""
-        at = torch.arange(ids.shape[1], device=ids.device)
-        opened = torch.where(ids == self.markers.fim_middle, at, -1).cummax(1).values
-        closed = torch.where(ids == self.markers.end, at, -1).cummax(1).values
-        return 1.0 + 2.0 * (opened > closed).float()
-
     def step(self, window: torch.Tensor, progress: float, step: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
         ids = window[:, :-1].to(self.device, torch.long)
         targets = window[:, 1:].to(self.device, torch.long)
-        weight = self.middle_weight(ids)
+        weight = target_weights(ids, self.middle, self.end)
         w = self.cast()
         embedding = w["token_embd.weight"]
         hidden = self.network.hidden(w, ids)
@@ -192,7 +186,7 @@ class Trainer:
             step += 1
             if step in (1, 2, 4, 8, 16) or step % 50 == 0:
                 if not torch.isfinite(total):
-                    raise RuntimeError(f"the loss is {float(total)} at step {step}; the last snapshot is kept")
+                    raise TrainingError(f"the loss is {float(total)} at step {step}; the last snapshot is kept")
                 now = time.monotonic()
                 pace = (tokens - reported[1]) / (now - reported[0])
                 reported = (now, tokens)
@@ -213,7 +207,8 @@ class Trainer:
         (self.args.out / "done").touch()
 
 
-def main() -> None:
+def main() -> int:
+    """Command line of the trainer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the corpus parts and tokenizer.json")
     parser.add_argument("--out", type=Path, required=True)
@@ -236,8 +231,13 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a small network, to rehearse on a CPU")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    Trainer(args).run()
+    try:
+        Trainer(args).run()
+    except TrainingError as error:
+        print(f"train: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -15,22 +15,12 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from models.corpus import read_rows
+from models.files import read_files
+from server.model.tokenizer import QWEN35_PATTERN
 
 VOCABULARY = 16_384
 SAMPLE_BYTES = 120_000_000
 SEED = 1
-
-# \p{M} joins words and leaves the punctuation class: the one change against the qwen2 pre-tokenizer.
-QWEN35_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-    r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
-    r"|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+"
-    r"|\s+(?!\S)"
-    r"|\s+"
-)
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -101,9 +91,9 @@ def sample(parts: Sequence[Path], size: int = SAMPLE_BYTES, seed: int = SEED) ->
     share = min(1.0, size / max(1, total))
     dice = random.Random(seed)
     for part in parts:
-        for row in read_rows(part):
+        for file in read_files(part):
             if dice.random() < share:
-                yield row["text"]
+                yield file.text
 
 
 def bytes_per_token(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
@@ -137,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{tokenizer.get_vocab_size()} tokens in {time.monotonic() - start:.0f} s")
     heldout = options.text / "heldout.jsonl"
     if heldout.exists():
-        ratio = bytes_per_token(tokenizer, (row["text"] for row in read_rows(heldout)))
+        ratio = bytes_per_token(tokenizer, (file.text for file in read_files(heldout)))
         print(f"{ratio:.3f} bytes per token held out")
     return 0
 

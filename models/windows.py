@@ -1,35 +1,20 @@
 """From files to training windows: plain text, fill-in-the-middle in both orders, and packs of several files.
 
-Every window holds ``length`` + 1 tokens. Documents are laid out as ``prompts/fim.py`` lays out a prompt, followed by
-the middle and the end token.
+Every window holds ``length`` + 1 tokens. ``prompts/fim.py`` lays out a document as it lays out a prompt; the middle
+and the end token follow.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-Encode = Callable[[str], list[int]]
+from models.files import File
+from prompts.fim import FimSpecials, FimTokenizer, Order, arrange_fim, header_ids, marker, repo_ids
 
-
-@dataclass(frozen=True)
-class Markers:
-    """Ids of the special tokens a window is built with."""
-
-    end: int
-    fim_prefix: int
-    fim_middle: int
-    fim_suffix: int
-    repo_name: int
-    file_sep: int
-
-
-@dataclass(frozen=True)
-class File:
-    package: str
-    path: str
-    text: str
+END = "<|endoftext|>"
+"""Stands after every document, so also after a middle."""
 
 
 @dataclass(frozen=True)
@@ -107,28 +92,29 @@ class WindowBuilder:
     Plain text may be cut at a window's end and goes on in the next; documents with a hole never are.
     """
 
-    def __init__(self, encode: Encode, markers: Markers, length: int, rng: random.Random) -> None:
-        self.encode, self.markers, self.length, self.rng = encode, markers, length, rng
+    def __init__(self, tokenizer: FimTokenizer, length: int, rng: random.Random) -> None:
+        """Raises NoFimTokens for a vocabulary without the markers."""
+        self.tokenizer, self.encode, self.length, self.rng = tokenizer, tokenizer.encode, length, rng
+        self.specials, self.end = FimSpecials.of(tokenizer), marker(tokenizer, END)
         self.plain: list[int] = []
         self.whole: list[list[int]] = []
 
     def header(self, path: str) -> list[int]:
-        return [self.markers.file_sep, *self.encode(path + "\n")]
+        return header_ids(path, self.tokenizer)
 
     def hole(self, text: str) -> list[int]:
         """One text with a hole: prefix-suffix-middle or suffix-prefix-middle in equal shares."""
-        m, cut = self.markers, cut_text(text, self.rng)
+        cut = cut_text(text, self.rng)
         if cut is None:
-            return [*self.encode(text), m.end]
-        prefix = [m.fim_prefix, *self.encode(cut.prefix)]
-        suffix = [m.fim_suffix, *self.encode(cut.suffix)]
-        first, second = (prefix, suffix) if self.rng.random() < 0.5 else (suffix, prefix)
-        return [*first, *second, m.fim_middle, *self.encode(cut.middle), m.end]
+            return [*self.encode(text), self.end]
+        order: Order = "psm" if self.rng.random() < 0.5 else "spm"
+        asked = arrange_fim(self.encode(cut.prefix), self.encode(cut.suffix), order, self.specials)
+        return [*asked, *self.encode(cut.middle), self.end]
 
     def add_plain(self, file: File) -> None:
         if self.rng.random() < 0.4:
             self.plain += self.header(file.path)
-        self.plain += [*self.encode(file.text), self.markers.end]
+        self.plain += [*self.encode(file.text), self.end]
 
     def add_holes(self, file: File) -> None:
         for section in sections(file.text, self.rng):
@@ -136,30 +122,28 @@ class WindowBuilder:
             self.keep(head + self.hole(section))
 
     def add_pack(self, files: list[File]) -> None:
-        """Several files of one package in one window, the last one with a hole."""
-        rng, m = self.rng, self.markers
-        tokens = [m.repo_name, *self.encode(files[0].package + "\n")] if rng.random() < 0.5 else []
+        """Several files of one package in one window, the last one with a hole; without it when it has no room."""
+        rng = self.rng
+        tokens = repo_ids(files[0].package, self.tokenizer) if rng.random() < 0.5 else []
         room = self.length - 100
         for i, file in enumerate(files):
-            pieces = list(sections(file.text, rng, 1500, 7000))
+            text = rng.choice(list(sections(file.text, rng, 1500, 7000)))
             last = i == len(files) - 1
-            text = rng.choice(pieces)
             body = self.header(file.path) + (self.hole(text) if last else self.encode(text))
             if len(tokens) + len(body) > room:
                 break
             tokens += body
-        if tokens and tokens[-1] != m.end:
-            tokens.append(m.end)
+        if tokens and tokens[-1] != self.end:
+            tokens.append(self.end)
         self.keep(tokens)
 
     def keep(self, tokens: list[int]) -> None:
-        if len(tokens) > self.length:
-            self.plain += tokens
-        elif tokens:
+        """A document longer than a window (a page of digits, say) is left out: half a hole teaches nothing."""
+        if 0 < len(tokens) <= self.length:
             self.whole.append(tokens)
 
     def add(self, files: list[File]) -> None:
-        """One group: a pack from half of the larger groups, then every file plain or with holes."""
+        """One group: two packs from most groups of more than two files, then every file plain or with holes."""
         if len(files) > 2 and self.rng.random() < 0.8:
             for _ in range(2):
                 self.add_pack(self.rng.sample(files, min(len(files), self.rng.randint(2, 5))))

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.corpus import CorpusError, build, compress, drop_near_duplicates, read_rows, split_parts
+from models.corpus import CorpusError, build, compress, drop_near_duplicates, split_parts
 from models.corpus_collect import Collected, SourceFile, collect
 from models.corpus_dedup import likeness, line_hashes, near_duplicates, signature
 from models.corpus_download import Package, PackageListError, find_wheel, read_packages
 from models.corpus_filter import PLACEHOLDER, decode, parses, path_reason, scrub, text_reason
+from models.files import read_files
 
 
 def module(tag: str, functions: int = 20) -> str:
@@ -205,14 +206,14 @@ def test_built_parts_hold_no_held_out_package_and_can_be_read_back(tmp_path: Pat
         make_wheel(tmp_path / "wheels", name, {f"{name}/m.py": module(name), f"{name}/common.py": module("common")})
     packages = [Package(n, "1.0", "MIT", "train") for n in ("one", "two")] + [Package("held", "1.0", "BSD", "held-out")]
     build(tmp_path / "out", tmp_path / "wheels", packages, processes=1)
-    train = list(read_rows(tmp_path / "out" / "train-00.jsonl.xz"))
-    assert sorted((row["package"], row["path"]) for row in train) == [
+    train = list(read_files(tmp_path / "out" / "train-00.jsonl.xz"))
+    assert sorted((file.package, file.path) for file in train) == [
         ("one", "one/m.py"),
         ("two", "two/m.py"),
     ]
-    held = list(read_rows(tmp_path / "out" / "heldout.jsonl.xz"))
-    assert [row["path"] for row in held] == ["held/common.py", "held/m.py"]
-    assert held == list(read_rows(tmp_path / "out" / "text" / "heldout.jsonl"))
+    held = list(read_files(tmp_path / "out" / "heldout.jsonl.xz"))
+    assert [file.path for file in held] == ["held/common.py", "held/m.py"]
+    assert held == list(read_files(tmp_path / "out" / "text" / "heldout.jsonl"))
     notice = (tmp_path / "out" / "notice.tsv").read_text()
     assert "one\t1.0\tMIT\t1\t" in notice
     assert "held" not in notice
