@@ -79,6 +79,15 @@ def test_u09_what_the_engine_could_not_finish_has_its_reason(editor, engine, uri
     assert last_of(editor, uri)["reason"] == reason
 
 
+@pytest.mark.parametrize(
+    ("line", "column", "rule"), [("x = ", 4, "block"), ("f()", 2, "block"), ("x =  + 1", 4, "line")]
+)
+def test_the_engine_is_told_to_stop_after_the_line_or_the_block(editor, engine, uri, line, column, rule):
+    editor.open(uri, f"{line}\n")
+    editor.inline(uri, 0, column)
+    assert engine.requests[-1]["stop"] == rule
+
+
 def test_a_request_that_the_engine_refuses_is_an_error_with_its_words(editor, engine, uri):
     engine.answer = lambda request: script("", error=(400, "bad_request", "no such stop rule"))
     editor.open(uri, "x = ")

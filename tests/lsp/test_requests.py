@@ -50,19 +50,21 @@ def test_u32_a_newer_request_replaces_the_older_of_its_document_and_no_other_doc
     engine.wait_until(lambda: len(engine.cancelled) == 2)
 
 
-def test_a_storm_of_requests_leaves_one_running_at_a_time_and_answers_each(editor, engine, uri):
+def test_a_storm_of_requests_does_not_pile_up_in_the_engine_and_each_is_answered(editor, engine, uri):
     running = []
 
     def answer(request):
         running.append(len(engine.requests) - len(engine.cancelled))
-        return Script(pieces=["x"], pause=0.02)
+        last = len(engine.texts("suffix")[0]) == 10
+        return script("x") if last else Script(pieces=["x"], hang=True)
 
     engine.answer = answer
     editor.open(uri, "\n" * 50)
-    ids = [editor.start_inline(uri, line, 0) for line in range(40)]
+    ids = [editor.start_inline(uri, line, 0) for line in range(41)]
     answers = [editor.result(request)["items"] for request in ids]
-    assert len(answers[-1]) == 1
-    assert sum(len(items) for items in answers) + len(engine.cancelled) == len(engine.requests)
+    assert [len(items) for items in answers] == [0] * 40 + [1]
+    # One at a time (see test_lanes.py), but the engine may hear of the end of some only after it got the next.
+    assert max(running) < 10
 
 
 def test_u29_an_item_for_a_version_that_has_changed_meanwhile_is_dropped(editor, engine, uri):
