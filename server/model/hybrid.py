@@ -206,7 +206,7 @@ class HybridModel:
 
     def _feed_forward(self, x: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
         gate, up = layer.gate_up(rms_norm(x, layer.ffn_norm, self.config.eps)).chunk(2, dim=1)
-        return x + layer.down(silu(gate) * up)
+        return x + layer.down(silu(gate).mul_(up))
 
     def _mtp(self, state: SequenceState) -> MtpWeights:
         if self.weights.mtp is None or state.mtp is None:

@@ -1,10 +1,10 @@
 """Models that several of these tests share."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from state_checks import ModelMaker
 from tiny_model import write_tiny_model
 
 from server.gguf.reader import ModelFile
@@ -25,8 +25,6 @@ SHAPES = {
 some libraries treat a lone row differently, and a single query head."""
 
 VARIANTS = ("float32", "float64", "half")
-
-ModelMaker = Callable[[str, str], HybridModel]
 
 
 @pytest.fixture(scope="session")

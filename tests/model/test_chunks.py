@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from state_checks import decode_in, differences, tokens
+from state_checks import ModelMaker, decode_in, differences, tokens
 from tiny_model import write_tiny_model
 
 from server.gguf.reader import ModelFile
@@ -38,7 +38,7 @@ def distance(model: HybridModel, prompt: list[int], pieces: list[list[int]]) -> 
 
 @pytest.mark.parametrize("shape", ["default", "odd", "wide"])
 @pytest.mark.parametrize("length", [1, 2, 3, 63, 64, 65, 130, 200])
-def test_a_prompt_in_chunks_equals_steps(make_model, shape: str, length: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_prompt_in_chunks_equals_steps(make_model: ModelMaker, shape: str, length: int) -> None:
     assert distance(make_model(shape, "float64"), [], [tokens(length, 250)]) < BOUND
 
 
@@ -72,7 +72,7 @@ def test_chunks_hold_where_memories_vanish_or_stay(tmp_path: Path, decay: float)
 @pytest.mark.parametrize("variant", ["float32", "half"])
 @pytest.mark.parametrize("shape", ["default", "odd"])
 def test_cuts_where_chunks_end_change_no_bit(
-    make_model,  # type: ignore[no-untyped-def]
+    make_model: ModelMaker,
     monkeypatch: pytest.MonkeyPatch,
     shape: str,
     variant: str,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from state_checks import mtp_differences, tokens
+from state_checks import ModelMaker, mtp_differences, tokens
 from tiny_model import write_tiny_model
 
 from server.gguf.reader import ModelFile
@@ -15,7 +15,9 @@ IDS = tokens(60, 250)
 
 @pytest.mark.parametrize(("variant", "bound"), [("float64", 1e-12), ("float32", 1e-5)])
 @pytest.mark.parametrize("shape", ["default", "odd"])
-def test_filled_rows_have_the_keys_and_values_of_full_rows(make_model, shape: str, variant: str, bound: float) -> None:  # type: ignore[no-untyped-def]
+def test_filled_rows_have_the_keys_and_values_of_full_rows(
+    make_model: ModelMaker, shape: str, variant: str, bound: float
+) -> None:
     model: HybridModel = make_model(shape, variant)
     hidden = model.prefill(IDS, model.new_state())
     previous = torch.cat((torch.zeros_like(hidden[:1]), hidden[:-1]))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from state_checks import after_cycle, after_restore, after_rollback, decode_in, differences, tokens
+from state_checks import ModelMaker, after_cycle, after_restore, after_rollback, decode_in, differences, tokens
 
 from server.model.hybrid import HybridModel
 from server.model.linear import MAX_ROWS
@@ -23,7 +23,7 @@ def test_rollback_leaves_what_the_kept_rows_alone_would_have_left(model: HybridM
 
 @pytest.mark.parametrize("shape", ["odd", "wide"])
 @pytest.mark.parametrize("variant", ["float32", "float64"])
-def test_rollback_in_other_shapes_and_types(make_model, shape: str, variant: str) -> None:  # type: ignore[no-untyped-def]
+def test_rollback_in_other_shapes_and_types(make_model: ModelMaker, shape: str, variant: str) -> None:
     for keep in range(6):
         assert after_rollback(make_model(shape, variant), PROMPT[:10], ROWS[:5], min(keep, 5)) == []
 

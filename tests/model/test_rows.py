@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from state_checks import decode_in, differences, tokens
+from state_checks import ModelMaker, decode_in, differences, tokens
 from torch.nn import functional as F
 
 from server.model import activations, attention, delta_net
@@ -49,7 +49,9 @@ def rows_that_differ(model: HybridModel, start: int, cuts: list[tuple[int, ...]]
 @pytest.mark.parametrize("variant", ["float32", "float64", "half"])
 @pytest.mark.parametrize("shape", ["default", "odd", "wide"])
 @pytest.mark.parametrize("start", [0, 67, 240])
-def test_rows_are_the_same_however_a_decode_is_cut(make_model, shape: str, variant: str, start: int) -> None:  # type: ignore[no-untyped-def]
+def test_rows_are_the_same_however_a_decode_is_cut(
+    make_model: ModelMaker, shape: str, variant: str, start: int
+) -> None:
     """From the beginning, inside a chunk, and across a border of key blocks."""
     skip_unless_possible(variant)
     cuts = CUTS if start == 240 else [(2,), (5,), (16,)]
@@ -57,7 +59,7 @@ def test_rows_are_the_same_however_a_decode_is_cut(make_model, shape: str, varia
 
 
 def test_the_check_notices_sigmoids_whose_vectors_differ_from_their_remainder(
-    make_model,  # type: ignore[no-untyped-def]
+    make_model: ModelMaker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delta_net, "silu", F.silu)
@@ -66,7 +68,7 @@ def test_the_check_notices_sigmoids_whose_vectors_differ_from_their_remainder(
 
 
 def test_the_check_notices_products_that_depend_on_the_row_count(
-    make_model,  # type: ignore[no-untyped-def]
+    make_model: ModelMaker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Linear, "__call__", lambda self, x: self._product(x))
@@ -74,7 +76,7 @@ def test_the_check_notices_products_that_depend_on_the_row_count(
 
 
 @pytest.mark.parametrize("variant", ["float32", "half"])
-def test_threads_change_no_bit(make_model, variant: str, threads: None) -> None:  # type: ignore[no-untyped-def]
+def test_threads_change_no_bit(make_model: ModelMaker, variant: str, threads: None) -> None:
     skip_unless_possible(variant)
     model = make_model("wide", variant)
     ids = tokens(600, model.config.vocab)

@@ -31,6 +31,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
 @pytest.mark.parametrize("name", SHAPES)
 @torch.inference_mode()
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from server.model.hybrid import HybridModel
 from server.model.state import SequenceState
+
+ModelMaker = Callable[[str, str], HybridModel]
+"""The fixture `make_model`: (shape, variant) -> model."""
 
 
 def tokens(count: int, vocab: int, seed: int = 0) -> list[int]:
