@@ -17,6 +17,7 @@ import argparse
 import csv
 import json
 import lzma
+import platform
 import random
 import sys
 import time
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from models.corpus_collect import Collected, SourceFile, collect
 from models.corpus_dedup import near_duplicates
-from models.corpus_download import PACKAGES_TSV, Package, download, read_packages
+from models.corpus_download import CPYTHON, PACKAGES_TSV, Package, download, read_packages
 from models.files import File, write_files
 
 SEED = 1
@@ -108,7 +109,10 @@ def statistics(collected: Sequence[Collected], missing: Sequence[Package]) -> di
 
 
 def build(out: Path, wheels: Path, packages: Sequence[Package], processes: int) -> None:
-    """Run all steps; raise CorpusError when a held-out package is missing or a part is too large."""
+    """Run all steps; raise CorpusError for another interpreter, a missing held-out package or a part too large."""
+    version = platform.python_version()
+    if pinned := [p.version for p in packages if p.name == CPYTHON and p.version != version]:
+        raise CorpusError(f"the list pins CPython {pinned[0]}, whose own Lib/ is read; this is {version}")
     text = out / "text"
     text.mkdir(parents=True, exist_ok=True)
     clock = _Clock()

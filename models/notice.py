@@ -27,7 +27,7 @@ licences named, as each package's metadata state them. None of it is part of thi
 model may write short passages it has often read.
 
 Left out of the training text: vendored copies of other projects, generated files, and every file that names the GPL,
-LGPL, AGPL or MPL, or calls itself proprietary, in its first 3,000 characters. How the text was chosen: models/README.md.
+LGPL, AGPL or MPL, or calls itself proprietary, in its first 3,000 characters; models/README.md says more.
 
 """
 

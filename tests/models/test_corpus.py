@@ -240,6 +240,11 @@ def test_a_missing_training_wheel_is_left_out_and_a_missing_held_out_one_is_an_e
         )
 
 
+def test_another_interpreter_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"pins CPython 3\.11\.0"):
+        build(tmp_path / "out", tmp_path / "wheels", [Package("cpython", "3.11.0", "PSF", "train")], processes=1)
+
+
 def test_compressed_text_comes_back_byte_for_byte(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(module("x").encode() * 3)
     size = compress(tmp_path / "a", tmp_path / "a.xz")

@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_windows_are_the_texts_in_a_row_and_share_their_border_token(tokenizer: 
     end = tokenizer.special("<|endoftext|>")
     found = windows(files, tokenizer, 64, 1000)
     assert all(len(window) == 65 for window in found[:-1])
-    assert all(a[-1] == b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[-1] == b[0] for a, b in pairwise(found))
     stream = found[0][:1] + [i for window in found for i in window[1:]]
     assert stream[0] == stream[-1] == end
     assert sorted(tokenizer.decode(stream).split("\n")) == sorted("".join(file.text for file in files).split("\n"))
@@ -161,7 +162,7 @@ def test_an_answers_cycles_are_counted_where_three_drafts_were_made(evaluation: 
     tally = Tally()
     tokens = evaluation.answer(evaluation.tokenizer.encode("def f(x):\n"), tally, ends=False)
     assert len(tokens) == 64
-    assert 0 < tally.cycles
+    assert tally.cycles > 0
     assert tally.tokens == tally.cycles + sum(tally.accepted)
     assert 60 <= 1 + tally.tokens + 3 <= 68
     assert list(tally.accepted) == sorted(tally.accepted, reverse=True)
