@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_model import write_tiny_model
+from tiny_model import seldom_end, write_tiny_model
 
 from server.answer_text import AnswerText
 from server.engine import ContextOverflow, Engine, InvalidRequest
@@ -28,13 +28,6 @@ WARM = SamplingParams(temperature=1.5, seed=1)
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     return write_tiny_model(path, seed=3, context_length=CONTEXT, edit=seldom_end)
-
-
-def seldom_end(metadata: dict[str, Any], tensors: dict[str, Any]) -> None:
-    """Special tokens get a logit of 0: never the best, but there at high temperatures."""
-    for token, text in enumerate(metadata["tokenizer.ggml.tokens"]):
-        if text.startswith("<|") or text.startswith("[PAD"):
-            tensors["token_embd.weight"][token] = 0
 
 
 @pytest.fixture(scope="module")
