@@ -20,18 +20,11 @@ from server.api.running import Asked, Running, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.stop_strings import StopStrings
 from server.api.streaming import StreamedAnswer, unless_gone
-from server.request import Counters, FinishedEvent, FinishReason
+from server.request import Counters, FinishedEvent
 
 DEFAULT_MAX_TOKENS = 16
 DEFAULT_TEMPERATURE = 1.0
 MAX_STOP_STRINGS = 16
-
-_FINISH_REASONS: dict[FinishReason, str] = {
-    "end": "stop",
-    "stop": "stop",
-    "length": "length",
-    "timeout": "length",
-}
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,7 @@ async def _whole(call: _Call, running: Running) -> Response:
             text += event.text
     if (error := _failure(finished)) is not None:
         return error.response()
-    return JSONResponse({**call.chunk(text, _FINISH_REASONS.get(finished.reason, "stop")), **_figures(finished)})
+    return JSONResponse({**call.chunk(text, _finish_reason(finished)), **_figures(finished)})
 
 
 async def _server_sent_events(call: _Call, running: Running) -> AsyncGenerator[bytes]:
@@ -160,7 +153,7 @@ async def _server_sent_events(call: _Call, running: Running) -> AsyncGenerator[b
     if (error := _failure(finished)) is not None:
         yield _event(error.to_json())
     else:
-        last = {**call.chunk("", _FINISH_REASONS.get(finished.reason, "stop")), **_figures(finished)}
+        last = {**call.chunk("", _finish_reason(finished)), **_figures(finished)}
         if call.include_usage:
             counted = last.pop("usage")
             yield _event(last)
@@ -180,6 +173,11 @@ def _failure(finished: FinishedEvent) -> ApiError | None:
     if finished.reason == "cancelled":
         return ApiError(503, "stopping", "the engine stopped before the answer was complete")
     return None
+
+
+def _finish_reason(finished: FinishedEvent) -> str:
+    """In the OpenAI API's words; an answer that failed has none."""
+    return "length" if finished.reason == "length" else "stop"
 
 
 def _figures(finished: FinishedEvent) -> dict[str, Any]:

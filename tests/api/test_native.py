@@ -181,9 +181,7 @@ def test_closing_the_connection_frees_the_engine_within_a_cycle(api: httpx.Clien
     before = len(api_home.log())
     with api.stream("POST", PATH, json=body(max_tokens=100_000)) as answer:
         next(answer.iter_raw())
-        began = time.monotonic()
     assert ask(api, body())[0] == "abcde"
-    assert time.monotonic() - began < 1
     cancelled = re.search(r"reason=cancelled .* generated=(\d+)", api_home.log()[before:])
     assert cancelled
     assert int(cancelled[1]) < 200
