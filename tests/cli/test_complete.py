@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine_process import EngineHome, engine_home, wait_until
+from fake_engine import FakeEngine
 
 from prompts.text import Cursor
 from server.complete import BadPlace, read_place
@@ -63,6 +64,29 @@ def test_engine_that_cannot_start_is_one_line_and_a_reason(tmp_path: Path, sourc
     assert done.stderr.startswith("draftline: there is no model file")
     assert done.stderr.count("\n") == 1
     assert json.loads(done.stdout)["reason"] == "error"
+
+
+@pytest.mark.parametrize(("in_repository", "shown"), [(True, "pkg/main.py"), (False, "main.py")])
+def test_model_sees_the_path_in_the_repository_and_never_the_absolute_one(
+    tmp_path: Path, in_repository: bool, shown: str
+) -> None:
+    file = tmp_path / "shop" / "pkg" / "main.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("import os\nx = \n")
+    if in_repository:
+        (tmp_path / "shop" / ".git").mkdir()
+    with engine_home() as fresh:
+        engine = FakeEngine(fresh.places.runtime)
+        try:
+            done = fresh.run("complete", f"{file}:2:5", "--json")
+        finally:
+            engine.close()
+    assert json.loads(done.stdout)["text"] == "value"
+    (request,) = engine.requests
+    assert {segment["path"] for segment in request["segments"]} <= {shown, None}
+    assert [segment["path"] for segment in request["segments"] if segment["role"] == "suffix"] == [shown]
+    assert str(tmp_path) not in json.dumps(request)
+    assert "".join(engine.texts("prefix")) == "import os\nx = "
 
 
 def test_bad_place_is_one_line_and_exit_code_2(home: EngineHome) -> None:
