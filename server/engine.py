@@ -34,8 +34,9 @@ CACHE_BYTES = 320 * 2**20
 """For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""
 CACHE_SEQUENCES = 4
 """A model with large states gets a cache for so many of them at least."""
-DRAFT_ROWS = 8192
-"""Rows of the draft head: the first ids are the frequent ones, and 8,192 of them make nine tenths of code."""
+DRAFT_ROWS = 32768
+"""Rows of the draft head: the first ids are the frequent ones. With the embedded model (16,384 ids) all of them
+give 2.57 tokens a cycle at three drafts and 8,192 give 2.41; half of the head saves 0.2 ms a draft."""
 
 log = logging.getLogger("draftline.engine")
 

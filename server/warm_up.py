@@ -14,10 +14,10 @@ from server.threads import ThreadChooser, thread_counts
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel
 
-FIRST, TOKENS, ROWS = 16, 64, (1, 4, 8)
+FIRST, TOKENS, ROWS = 16, 32, (1, 4)
 """Tokens of the very first prefill, of a measured one, and rows of the decodes after it."""
 SLOW_SECONDS = 0.5
-"""A model whose first prefill takes longer is not measured any further: its start would take too long."""
+"""A model whose first prefill needs more processor time is not measured any further: starting would take too long."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,19 @@ class Measured:
 
 def warm_up(model: HybridModel, threads: int) -> Measured:
     """Run the model on at most ``threads`` threads; only counts that give the same bits become a choice."""
-    torch.set_num_threads(threads)
-    began = time.perf_counter()
+    torch.set_num_threads(1)  # so that this thread's own time tells a large model from a busy machine
+    began = time.thread_time()
     ids = [i % model.config.vocab for i in range(TOKENS + max(ROWS))]
     model.logits(model.prefill(ids[:FIRST], model.new_state())[-1:])
-    seconds = time.perf_counter() - began
+    seconds = time.thread_time() - began
     if seconds > SLOW_SECONDS:
+        torch.set_num_threads(threads)
         only = {threads: seconds / FIRST}
         return Measured(FIRST / seconds, ThreadChooser(only), ThreadChooser({threads: seconds}))
+    _run(model, ids)
     prefill: dict[int, float] = {}
     decode: dict[int, float] = {}
     results: dict[int, list[Tensor]] = {}
-    _run(model, ids)
     for count in reversed(thread_counts(threads)):
         torch.set_num_threads(count)
         results[count], prefill_seconds, decode_seconds = _run(model, ids)

@@ -33,6 +33,13 @@ class Countable(FakeModel):
         return super().prefill(ids, state) + (torch.get_num_threads() if self.depends else 0)
 
 
+def spend(seconds: float) -> None:
+    """Processor time."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
 def test_counts_with_the_same_bits_are_a_choice() -> None:
     measured = warm_up(Countable(depends=False), 2)
     assert measured.prefill._counts == measured.decode._counts == [1, 2]
@@ -48,7 +55,7 @@ def test_a_slow_model_starts_without_further_measurements(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "SLOW_SECONDS", 0.01)
     model = Countable(depends=False)
     prefill = model.prefill
-    model.prefill = lambda ids, state: (time.sleep(0.02), prefill(ids, state))[1]
+    model.prefill = lambda ids, state: (spend(0.02), prefill(ids, state))[1]
     measured = warm_up(model, 2)
     assert sum(model.rows_prefilled) == module.FIRST
     assert 0 < measured.prefill_rate < 800
