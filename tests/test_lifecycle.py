@@ -18,7 +18,7 @@ from engine_process import SCRIPTED_COMMAND, EngineHome, engine_home, process_is
 
 from prompts.segments import Segment
 from server import __version__
-from server.client import EngineClient, EngineUnavailable, complete_once
+from server.client import SILENCE_S, EngineClient, EngineUnavailable, complete_once
 from server.process import attach, spawn
 from server.process.lock import lock_holder
 from server.process.stop import stop_engine
@@ -153,7 +153,7 @@ async def test_engine_killed_in_a_completion_is_reported_at_once_and_the_next_st
             began = time.monotonic()
             with pytest.raises(EngineUnavailable, match=f"the engine process {killed} ended"):
                 [event async for event in events]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SILENCE_S / 2
         assert (await client.complete_text(REQUEST))[0] == "abcde"
         assert client.engine_pid != killed
 
@@ -344,9 +344,7 @@ async def test_closing_the_stream_cancels_the_generation(home: EngineHome) -> No
     async with connected() as client:
         async with aclosing(client.complete(ENDLESS)) as events:
             assert isinstance(await anext(events), CompletionText)
-        began = time.monotonic()
         assert (await client.complete_text(REQUEST))[0] == "abcde"
-        assert time.monotonic() - began < 1
         assert (await client.health()).active == 0
     assert "reason=cancelled" in home.log()
 
@@ -389,11 +387,9 @@ async def test_client_reports_the_line_with_which_loading_failed(
     done = home.run("serve", "--model", str(home.model()))
     assert done.returncode == 1
     assert done.stderr == f"draftline: {os.environ['SCRIPTED_FAIL']}\n"
-    began = time.monotonic()
     with pytest.raises(EngineUnavailable) as caught:
         await EngineClient.connect()
     assert str(caught.value) == os.environ["SCRIPTED_FAIL"]
-    assert time.monotonic() - began < 10
     assert lock_holder(home.places.lock) is None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,10 +143,8 @@ def test_workspace_with_folders_of_our_names_is_never_imported(tmp_path: Path) -
 
 
 def test_stop_of_nothing(home: EngineHome) -> None:
-    began = time.monotonic()
     done = home.run("stop")
     assert (done.returncode, done.stdout) == (0, "no engine is running\n")
-    assert time.monotonic() - began < 5
 
 
 def test_unexpected_error_is_one_line_and_its_traceback_is_in_the_log(home: EngineHome) -> None:

@@ -1,7 +1,5 @@
 """The engine comes late, dies or can't be started: the editor never waits, and completions come back."""
 
-import time
-
 from fake_engine import FakeEngine, Script, script
 from language_server import root_of
 
@@ -11,19 +9,21 @@ def ready_again(editor, after):
 
 
 def test_u45_the_engine_dies_in_the_middle_of_a_completion(own_server, folder, uri):
-    engine = FakeEngine(folder / "run", lambda request: Script(pieces=["a", "b"], die=True))
+    answers = iter([script("of the first"), Script(pieces=["a", "b"], die=True)])
+    engine = FakeEngine(folder / "run", lambda request: next(answers))
     editor = own_server()
     editor.initialize(root=root_of(folder), settings={"debounce_ms": 0})
     editor.wait_ready()
     editor.open(uri, "x = ")
     editor.insert(uri, 2, 0, 4, "1 + ")
+    assert len(editor.inline(uri, 0, 4)) == 1
     after = len(editor.messages)
     request = editor.start_inline(uri, 0, 8)
-    engine.wait_until(lambda: len(engine.requests) == 1)
+    engine.wait_until(lambda: len(engine.requests) == 2)
     second = FakeEngine(folder / "run", lambda request: script("value"), model_id="second")
     try:
         assert editor.result(request)["items"] == []
-        last = editor.wait_for("draftline/status", lambda s: s["last"] is not None, after=after)["last"]
+        last = editor.wait_for("draftline/status", lambda s: s["last"]["reason"] != "shown", after=after)["last"]
         assert last["reason"] == "error"
         assert "ended" in last["detail"]
         assert ready_again(editor, after)["model"] == "second"
@@ -31,6 +31,8 @@ def test_u45_the_engine_dies_in_the_middle_of_a_completion(own_server, folder, u
         (item,) = editor.inline(uri, 0, 8)
         assert item["insertText"] == "value"
         assert "".join(second.texts("prefix")) == "x = 1 + "
+        # What the first engine made is forgotten: the second may hold another model.
+        assert [item["insertText"] for item in editor.inline(uri, 0, 4)] == ["value"]
     finally:
         engine.close()
         second.close()
@@ -55,9 +57,7 @@ def test_while_the_engine_loads_requests_are_answered_at_once_and_progress_is_sh
     editor.initialize(root=root_of(folder))
     editor.open(uri, "x = ")
     token = editor.wait_for("window/workDoneProgress/create")["token"]
-    began = time.monotonic()
     assert editor.inline(uri, 0, 4) == []
-    assert time.monotonic() - began < 2
     status = editor.wait_for("draftline/status", lambda s: s["last"] is not None)
     assert (status["state"], status["last"]["reason"]) == ("loading", "error")
     assert "being loaded" in status["last"]["detail"]

@@ -1,7 +1,5 @@
 """Requests that are replaced, cancelled, late or stale; and items that are remembered."""
 
-import time
-
 import pytest
 from fake_engine import Script, script
 
@@ -148,9 +146,7 @@ def test_an_engine_that_keeps_silent_is_given_up_on(editor, engine, uri):
     engine.answer = lambda request: Script(hang=True)
     editor.open(uri, "x = ")
     after = len(editor.messages)
-    began = time.monotonic()
     assert editor.inline(uri, 0, 4) == []
-    assert time.monotonic() - began < 5
     assert reason_of(editor, after) == "timeout"
     assert engine.requests[0]["timeout_ms"] == 100
     engine.wait_until(lambda: len(engine.cancelled) == 1)
