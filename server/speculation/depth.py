@@ -46,13 +46,46 @@ class _Average:
         else:
             self.value += max(self._rate, 1 / (self._count + 1)) * (x - self.value)
 
-    def add_seconds(self, x: float) -> None:
-        """Durations: the slower of the first two is dropped, and an outlier counts for twice the average."""
+
+class _Seconds(_Average):
+    """Of durations: the slower of the first two is dropped, and an outlier counts for twice the average."""
+
+    def add(self, x: float) -> None:
         if self.value is not None and self._count == 1:
-            self.value = min(self.value, x)
             self._count += 1
+            self.value = min(self.value, x)
         else:
-            self.add(x if self.value is None else min(x, 2 * self.value))
+            super().add(x if self.value is None else min(x, 2 * self.value))
+
+
+class _CycleTime:
+    """Seconds of a drafting cycle of depth d: level · (1 + share · d).
+
+    The level follows the machine's mood within a few cycles and leaves the share, which belongs to model and
+    machine, as it was. The share moves with cycles deeper or shallower than usual, and without news it fades to a
+    guess: were it not so, a few slow deep cycles could forbid deep cycles, and their own correction, for ever.
+    """
+
+    GUESS, FADE = 0.1, 0.002
+
+    def __init__(self) -> None:
+        self.level = 0.0
+        self.share = self.GUESS
+        self._depth = _Average(0.05)
+        self._count = 0
+
+    def add(self, depth: int, seconds: float) -> None:
+        self._count += 1
+        self._depth.add(depth)
+        shape = 1 + self.share * depth
+        if self._count <= 2:  # the slower of the first two set up the kernels
+            self.level = min(self.level or seconds, seconds / shape)
+            return
+        error = max(-0.5, min(0.5, seconds / (self.level * shape) - 1))
+        aside = depth - (self._depth.value or 0.0)
+        self.level *= 1 + 0.1 * error
+        self.share += 0.1 * error * aside / (1 + aside**2) + self.FADE * (self.GUESS - self.share)
+        self.share = max(0.0, self.share)
 
 
 class DepthController:
@@ -62,11 +95,12 @@ class DepthController:
         self.max_depth = max_depth
         self.cycles = 0
         self._drafting_cycles = 0
-        self._seconds = [_Average(0.1) for _ in range(max_depth + 1)]
+        self._alone = _Seconds(0.2)
+        self._drafting = _CycleTime()
         self._right = [_Average(0.05, 0.6) for _ in range(max_depth)]
         self._bins = [_Average(0.05, (b + 0.5) / _BINS) for b in range(_BINS)]
         self._yield_tokens = _Average(0.04)
-        self._yield_seconds = _Average(0.04)
+        self._yield_seconds = _Seconds(0.04)
 
     def another(self, confidences: Sequence[float | None]) -> bool:
         """Whether to draft one more row after those with these probabilities (None: unknown)."""
@@ -88,12 +122,13 @@ class DepthController:
         """A cycle drafted rows with these probabilities; ``accepted`` of them were right."""
         self.cycles += 1
         drafted = len(confidences)
-        self._seconds[drafted].add_seconds(seconds)
         if not drafted:
+            self._alone.add(seconds)
             return
+        self._drafting.add(drafted, seconds)
         self._drafting_cycles += 1
         self._yield_tokens.add(accepted + 1.0)
-        self._yield_seconds.add_seconds(seconds)
+        self._yield_seconds.add(seconds)
         for position in range(min(drafted, accepted + 1)):
             right = 1.0 if position < accepted else 0.0
             self._right[position].add(right)
@@ -104,14 +139,14 @@ class DepthController:
     @property
     def pays(self) -> bool:
         """Whether cycles that drafted made more tokens per second than cycles that didn't."""
-        alone = self._seconds[0].value
+        alone = self._alone.value
         tokens, seconds = self._yield_tokens.value, self._yield_seconds.value
         return alone is None or tokens is None or seconds is None or tokens * alone >= seconds
 
     @property
     def rate(self) -> float:
         """Tokens per second at present; 0 before anything was measured."""
-        alone = self._seconds[0].value
+        alone = self._alone.value
         tokens, seconds = self._yield_tokens.value, self._yield_seconds.value
         rates = [0.0]
         if alone:
@@ -122,16 +157,8 @@ class DepthController:
 
     @property
     def row_seconds(self) -> float:
-        """What one more drafted row costs: the slope of the measured times over the depths from 1."""
-        points = [(d, a.value) for d, a in enumerate(self._seconds) if d and a.value is not None]
-        if not points:
-            return 0.0
-        mean_depth = sum(d for d, _ in points) / len(points)
-        mean = sum(s for _, s in points) / len(points)
-        spread = sum((d - mean_depth) ** 2 for d, _ in points)
-        if not spread:
-            return 0.1 * mean
-        return max(0.0, sum((d - mean_depth) * (s - mean) for d, s in points) / spread)
+        """What one more drafted row adds to a cycle."""
+        return self._drafting.level * self._drafting.share
 
     def _probability(self, position: int, confidence: float | None) -> float:
         average = self._right[position] if confidence is None else self._bins[_bin(confidence)]

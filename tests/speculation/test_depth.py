@@ -119,6 +119,28 @@ def test_one_slow_cycle_changes_nothing_for_long() -> None:
     assert simulation.run(200, lambda _: 0.8) >= 0.9 * best_fixed_rate(cheap_rows, 0.8)
 
 
+def test_a_slow_deep_cycle_does_not_forbid_deep_cycles() -> None:
+    simulation = Simulation(cheap_rows)
+    simulation.run(300, lambda _: 0.9)
+    for _ in range(5):
+        simulation.controller.observe([0.9] * 7, 7, 0.5)
+    simulation.run(150, lambda _: 0.9)
+    assert simulation.run(500, lambda _: 0.9) >= 0.93 * best_fixed_rate(cheap_rows, 0.9)
+
+
+def test_a_busy_while_is_forgotten() -> None:
+    rng = random.Random(9)
+
+    def busy_rows(depth: int) -> float:
+        return cheap_rows(depth) * rng.choice([1, 3, 10])
+
+    simulation = Simulation(cheap_rows)
+    for costs in (cheap_rows, busy_rows, cheap_rows, busy_rows, cheap_rows):
+        simulation.costs = costs
+        simulation.run(200, lambda _: 0.8)
+    assert simulation.run(500, lambda _: 0.8) >= 0.93 * best_fixed_rate(cheap_rows, 0.8)
+
+
 def test_equal_observations_give_equal_decisions() -> None:
     first, second = Simulation(cheap_rows, seed=5), Simulation(cheap_rows, seed=5)
     assert first.run(700, sure_or_lost) == second.run(700, sure_or_lost)
