@@ -27,7 +27,8 @@ licences named, as each package's metadata state them. None of it is part of thi
 model may write short passages it has often read.
 
 Left out of the training text: vendored copies of other projects, generated files, and every file that names the GPL,
-LGPL, AGPL or MPL, or calls itself proprietary, in its first 3,000 characters; models/README.md says more.
+LGPL, AGPL or MPL, or calls itself proprietary, in its first 3,000 characters; models/README.md says more. The text of
+awscli holds its own copy of botocore (Apache-2.0).
 
 """
 
