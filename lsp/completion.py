@@ -12,13 +12,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from prompts.stops import choose_stop
-
 from lsp.filters import Filtered, Surroundings, finish_item
 from lsp.settings import Settings
 from prompts.budget import BudgetKeeper
 from prompts.context import PrefixWindow, completion_segments
 from prompts.segments import Segment
+from prompts.stops import choose_stop
 from prompts.text import Cursor, SourceFile, SourceText
 from server.client import EngineError, EngineUnavailable
 from server.request import Counters
@@ -115,7 +114,7 @@ def surroundings(segments: Sequence[Segment]) -> Surroundings:
     )
 
 
-async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKeeper | None = None) -> Outcome:
+async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKeeper) -> Outcome:
     """Ask the engine and finish its text. What was measured goes into ``budget``.
 
     Never waits much longer than the request's timeout. Cancelling the task cancels the generation in the engine.
@@ -137,14 +136,12 @@ async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKee
         return Outcome("timeout", detail="the engine did not answer in time", counters=Counters(total_ms=total))
     if finished is None:
         raise EngineUnavailable("the engine's answer has no end")
-    if budget is not None:
-        counters = finished.counters
-        budget.measured(
-            prefilled=counters.prefilled,
-            rate=counters.prefill_tokens_per_second,
-            texts=[segment.text for segment in request.segments],
-            tokens=finished.segment_tokens,
-        )
+    budget.measured(
+        prefilled=finished.counters.prefilled,
+        rate=finished.counters.prefill_tokens_per_second,
+        texts=[segment.text for segment in request.segments],
+        tokens=finished.segment_tokens,
+    )
     return _outcome(text, finished, around)
 
 

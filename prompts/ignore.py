@@ -73,7 +73,7 @@ class IgnoreRules:
             return True
         if root is None or not path.is_relative_to(root):
             return False
-        top = _repository(root) or root
+        top = repository_of(root) or root
         return any(self._ignored(part, top) for part in _parts(path, top))
 
     def _ignored(self, path: str, top: Path) -> bool:
@@ -110,5 +110,6 @@ def _parts(path: Path, top: Path) -> Iterator[str]:
     yield "/".join(steps)
 
 
-def _repository(root: Path) -> Path | None:
-    return next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), None)
+def repository_of(folder: Path) -> Path | None:
+    """The root of the git repository that the folder is in; None outside of one."""
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)

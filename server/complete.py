@@ -11,7 +11,7 @@ from pathlib import Path
 from lsp.completion import Outcome, Workplace, complete_at
 from lsp.settings import Settings
 from prompts.context import NoPromptBudget
-from prompts.ignore import IgnoreRules
+from prompts.ignore import IgnoreRules, repository_of
 from prompts.text import Cursor, SourceText
 from server.client import EngineClient, EngineError, EngineUnavailable
 
@@ -79,12 +79,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _repository(path: Path) -> Path | None:
-    return next((folder for folder in path.parents if (folder / ".git").exists()), None)
-
-
 async def _complete(place: Place, model: str | None) -> Outcome:
-    root = _repository(place.path)
+    root = repository_of(place.path.parent)
     if IgnoreRules().excluded(place.path, root or place.path.parent):
         return Outcome("excluded", detail="an ignored file or one that looks like a secret")
     shown = place.path.relative_to(root).as_posix() if root else place.path.name

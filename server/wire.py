@@ -10,13 +10,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from prompts.segments import Segment
+from prompts.stops import StopName
 from server.request import Counters, FinishReason, Priority, SamplingParams
 
 Route = Literal["fim", "plain"]
 """fim: the text between ``prefix`` and ``suffix``; plain: what follows the ``text`` segments."""
-
-StopName = Literal["none", "line", "block"]
-"""Which rule of ``prompts.stops`` ends the generation inside the engine."""
 
 ENGINE_PID_HEADER = "x-draftline-pid"
 """Response header by which a client notices that another engine has taken the place of the one it knew."""
@@ -26,8 +24,9 @@ ENGINE_PID_HEADER = "x-draftline-pid"
 class CompletionRequest:
     """One completion asked of the engine process (``POST /draftline/v1/complete``).
 
-    segments: in prompt order, the part at the cursor last. timeout_ms: counted from the moment the engine accepts
-    the request. speculate False switches drafting off, which never changes greedy text.
+    segments: in prompt order, the part at the cursor last. stop: the rule that ends the generation inside the engine.
+    timeout_ms: counted from the moment the engine accepts the request. speculate False switches drafting off, which
+    never changes greedy text.
     """
 
     segments: tuple[Segment, ...]

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from prompts.segments import Role, Segment
-from prompts.stops import stop_rule
+from prompts.stops import StopName, stop_rule
 from server.api.errors import bad_request
 from server.api.fields import Fields, read_json_object
 from server.api.host import EngineHost
@@ -19,7 +19,7 @@ from server.api.running import Asked, Running, first_difference, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.streaming import StreamedAnswer
 from server.request import FinishedEvent, Priority
-from server.wire import ENGINE_PID_HEADER, CompletionFinished, Route, StopName
+from server.wire import ENGINE_PID_HEADER, CompletionFinished, Route
 
 StopWhen = Literal["now", "idle"]
 
