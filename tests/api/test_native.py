@@ -77,6 +77,27 @@ def test_line_rule_stops_in_the_engine(api: httpx.Client) -> None:
     assert finished["counters"]["generated"] < 40
 
 
+U05 = {
+    "JSON": ('{\n  "a": [\n    ', '1,\n    2\n  ],\n  "b": 2\n}', '\n  ],\n  "b": 2\n}\n', "1,\n    2"),
+    "shell": ("#!/bin/sh\n", "if a; then\nb\nfi\nc\n", "\nc\n", "if a; then\nb\nfi"),
+    "Markdown": ("# T\n\n", "```sh\nif a:\n\n# b\n```\n\nT\n", "\n\nT\n", "```sh\nif a:\n\n# b\n```"),
+}
+
+
+@pytest.mark.parametrize("language", U05)
+def test_u05_a_block_is_cut_where_the_text_still_parses(api: httpx.Client, language: str) -> None:
+    """The rules themselves are tested in tests/prompts/test_stops.py; here they end a generation."""
+    prefix, answer, suffix, kept = U05[language]
+    segments = [
+        {"role": "file", "path": "answer", "text": f"«{answer}»"},
+        {"role": "suffix", "text": suffix},
+        {"role": "prefix", "text": prefix},
+    ]
+    text, finished = ask(api, {"segments": segments, "stop": "block", "max_tokens": 200})
+    assert (text, finished["reason"]) == (kept, "stop")
+    assert finished["counters"]["generated"] < len(answer)
+
+
 def test_timeout_is_a_reason(api: httpx.Client) -> None:
     text, finished = ask(api, body(max_tokens=100_000, timeout_ms=60))
     assert text

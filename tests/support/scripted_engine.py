@@ -1,12 +1,13 @@
 """An engine without a model or torch, for tests of the process around it: what it says is decided by the prompt.
 
-Tokens are characters. It answers the prompt's last character onwards: "abc…", one character a cycle, one request after
-the other, and honours stop rule, limit, timeout and cancellation as the real one does.
+Tokens are characters. It answers "abc…" without end, or what stands between « and » in the prompt, one character a
+cycle, one request after the other, and honours stop rule, limit, timeout and cancellation as the real one does.
 """
 
 from __future__ import annotations
 
 import queue
+import re
 import string
 import threading
 import time
@@ -77,10 +78,12 @@ class ScriptedEngine:
             reused = min(len(self._last), len(request.ids) - 1)
         self._last = request.ids
         text, shown, count = "", 0, 0
-        reason: FinishReason = "length"
-        if "fail!" in "".join(chr(i) for i in request.ids if i < 0x110000):
+        prompt = "".join(chr(i) for i in request.ids if i < 0x110000)
+        if "fail!" in prompt:
             return FinishedEvent("error", Counters(), "told to fail")
-        for character in islice(cycle(ANSWER), request.max_tokens):
+        told = re.search("«(.*)»", prompt, re.DOTALL)
+        reason: FinishReason = "length" if told is None or request.max_tokens < len(told[1]) else "end"
+        for character in islice(cycle(ANSWER) if told is None else told[1], request.max_tokens):
             if cancelled.wait(self._token_s) if self._token_s else cancelled.is_set():
                 reason = "cancelled"
                 break
@@ -100,10 +103,9 @@ class ScriptedEngine:
         if len(text) > shown:
             generation.put(TextEvent(text[shown:], 1))
         spent = (time.monotonic() - began) * 1000
-        prompt = len(request.ids)
         counters = Counters(
-            prompt_tokens=prompt,
-            prefilled=prompt - reused,
+            prompt_tokens=len(request.ids),
+            prefilled=len(request.ids) - reused,
             reused=reused,
             generated=count,
             drafted=2 * count,
