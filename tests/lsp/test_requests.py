@@ -124,7 +124,7 @@ def test_u14_typing_along_the_item_keeps_the_rest_without_the_engine(editor, eng
     assert len(engine.requests) == 2
 
 
-@pytest.mark.parametrize("what", ["suffix", "prefix", "context"])
+@pytest.mark.parametrize("what", ["suffix", "prefix", "context", "limit"])
 def test_u13_a_remembered_item_is_not_given_when_what_it_was_made_from_changed(editor, engine, uri, what):
     other = uri.replace(".py", "_other.py")
     editor.open(other, "a = 1\n")
@@ -134,11 +134,14 @@ def test_u13_a_remembered_item_is_not_given_when_what_it_was_made_from_changed(e
         editor.insert(uri, 2, 2, 0, "very_")
     elif what == "prefix":
         editor.insert(uri, 2, 0, 0, "very_")
-    else:
+    elif what == "context":
         editor.insert(other, 2, 0, 0, "b = 2\n")
+    else:
+        editor.notify("workspace/didChangeConfiguration", {"settings": {"max_tokens": 50}})
     engine.answer = lambda request: script("fresh")
     assert editor.inline(uri, 1, 4)[0]["insertText"] == "fresh"
     assert len(engine.requests) == 2
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"max_tokens": 96}})
 
 
 def test_an_engine_that_keeps_silent_is_given_up_on(editor, engine, uri):
