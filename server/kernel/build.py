@@ -46,6 +46,7 @@ class Builder:
         self.logits = logits
         self.instructions: list[Instruction] = []
         self.buffers = buffers(model, sms, capacity=1, logits=logits)
+        self.matrices = model.matrices()
         self.vectors = model.vectors()
 
     def carried(self) -> dict[str, str]:
@@ -196,6 +197,8 @@ class Builder:
             reads=[_kept("counts"), qkv, *partial],
             writes=[Access("mixed.in", f"{name}.mixed")],
             items=-(-c.heads * c.head_dim // BLOCK),
+            step=step,
+            parts=parts,
         )
         self._residual_phase(
             f"{name}.out", out, f"{block}.attn_output.weight", Input("mixed.in"), f"{name}.mixed", before,
@@ -280,7 +283,7 @@ class Builder:
         )
 
     def _matrix(self, tensor: str, draft: bool = False) -> Matrix:
-        rows, columns = self.model.matrices()[tensor]
+        rows, columns = self.matrices[tensor]
         return Matrix(tensor, self.model.types[tensor], self.model.draft_rows if draft else rows, columns, draft)
 
     def _weights(
@@ -303,6 +306,9 @@ class Builder:
         self, kind: type[Instruction], name: str, rows: Rows, *, reads: list[Access], writes: list[Access], items: int,
         vectors: Sequence[str] = (), per_position: int = 0, **more: Any,
     ) -> None:  # fmt: skip
+        counts = _kept("counts")
+        if rows.kind == "behind" and counts not in reads:  # how many they are
+            reads = [counts, *reads]
         strips = more.get("strips")
         assert strips is None or isinstance(strips, tuple)
         weights = sum(m.rows * row_bytes(m.type, m.columns) for strip in strips or () for m in strip.matrices)

@@ -21,7 +21,7 @@ from server.kernel.buffers import MAX_ROWS, RING, buffers
 from server.kernel.instructions import DeltaRule, Instruction, MtpInput, WeightPhase
 from server.kernel.model import KernelModel
 from server.kernel.plan import Plan
-from server.kernel.tiles import Range, Strip, bytes_before, shared_groups
+from server.kernel.tiles import bytes_by_sm, shared_groups
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,6 @@ def _check_streamed(plan: Plan) -> Iterator[Finding]:
         if vectors[name] != wanted[name]:
             text = f"{name} is applied {vectors[name]} times, not {wanted[name]}"
             yield Finding("streamed", "plan", text)
-
-
-def bytes_by_sm(strips: tuple[Strip, ...], ranges: tuple[Range, ...]) -> list[int]:
-    """Bytes that each SM streams in a phase."""
-    return [bytes_before(strips, share.stop) - bytes_before(strips, share.start) for share in ranges]
 
 
 def _check_balance(plan: Plan, spread: float | None) -> Iterator[Finding]:

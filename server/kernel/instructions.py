@@ -201,6 +201,9 @@ class Attention(Instruction):
 class AttentionReduce(Instruction):
     """The parts of a head together, in order of positions, times sigmoid(gate). Items: blocks of 32 of NH · HD."""
 
+    step: int
+    parts: int
+
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Instruction):

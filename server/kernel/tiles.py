@@ -80,7 +80,7 @@ class Strip:
     def rows(self) -> int:
         return self.matrices[0].rows
 
-    @property
+    @cached_property
     def groups(self) -> int:
         return -(-self.rows // self.group_rows)
 
@@ -171,12 +171,15 @@ def split_evenly(items: int, sms: int) -> tuple[Range, ...]:
 def split_by_bytes(strips: tuple[Strip, ...], sms: int) -> tuple[Range, ...]:
     """Contiguous ranges of tiles, each border the one nearest to its share of the bytes: no SM is more than a
     tile away from the mean."""
-    key = tuple(Strip(tuple(_nameless(m) for m in strip.matrices), strip.group_rows) for strip in strips)
-    return _split(key, sms)
+    return _split(_nameless_strips(strips), sms)
 
 
-def _nameless(matrix: Matrix) -> Matrix:
-    return Matrix("", matrix.type, matrix.rows, matrix.columns)
+def _nameless_strips(strips: tuple[Strip, ...]) -> tuple[Strip, ...]:
+    """What the layers have in common, so that it is computed once."""
+    return tuple(
+        Strip(tuple(Matrix("", m.type, m.rows, m.columns) for m in strip.matrices), strip.group_rows)
+        for strip in strips
+    )
 
 
 @lru_cache(maxsize=256)
@@ -197,7 +200,17 @@ def _split(strips: tuple[Strip, ...], sms: int) -> tuple[Range, ...]:
     return tuple(Range(a, b) for a, b in pairwise(borders))
 
 
-def bytes_before(strips: tuple[Strip, ...], tile: int) -> int:
+def bytes_by_sm(strips: tuple[Strip, ...], ranges: tuple[Range, ...]) -> tuple[int, ...]:
+    """Bytes that each SM streams in a phase."""
+    return _bytes_by_sm(_nameless_strips(strips), ranges)
+
+
+@lru_cache(maxsize=256)
+def _bytes_by_sm(strips: tuple[Strip, ...], ranges: tuple[Range, ...]) -> tuple[int, ...]:
+    return tuple(_bytes_before(strips, share.stop) - _bytes_before(strips, share.start) for share in ranges)
+
+
+def _bytes_before(strips: tuple[Strip, ...], tile: int) -> int:
     """Bytes of the phase's first `tile` tiles."""
     found = 0
     for strip in strips:

@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 
 from server.gguf.types import TensorType
-from server.kernel.check import bytes_by_sm, check
+from server.kernel.check import check
 from server.kernel.errors import UnsupportedByKernel
 from server.kernel.instructions import chunk_positions
 from server.kernel.model import KernelModel, preset_model
 from server.kernel.plan import build_plan
-from server.kernel.tiles import Matrix, Strip, all_tiles, shared_groups, split_by_bytes
+from server.kernel.tiles import Matrix, Strip, all_tiles, bytes_by_sm, shared_groups, split_by_bytes
 from server.synth.mixes import find_mix
 from server.synth.presets import PRESETS, find_preset
 
@@ -92,7 +92,7 @@ def test_tiles_hold_every_weight_once_and_are_split_by_bytes(strips: tuple[Strip
     assert len(held) == sum(matrix.rows * matrix.columns for matrix in matrices)
     ranges = split_by_bytes(strips, sms)
     sizes = [tile.nbytes for _, tile in tiles]
-    assert bytes_by_sm(strips, ranges) == [sum(sizes[share.start : share.stop]) for share in ranges]
+    assert list(bytes_by_sm(strips, ranges)) == [sum(sizes[share.start : share.stop]) for share in ranges]
     assert max(abs(n - sum(sizes) / sms) for n in bytes_by_sm(strips, ranges)) <= max(sizes)
 
 
