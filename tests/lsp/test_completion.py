@@ -44,6 +44,17 @@ def test_limits_reach_the_engine(complete, engine):
     assert (engine.requests[-1]["max_tokens"], engine.requests[-1]["timeout_ms"]) == (7, 900)
 
 
+def test_the_prompt_fits_into_the_context_that_the_engine_tells(complete, engine):
+    text = "".join(f"value_{n} = {n}\n" for n in range(900))
+    sizes = []
+    for context_length in (4096, 512):
+        engine.health["context_length"] = context_length
+        complete(text, 450, 0)
+        sizes.append(sum(len(part["text"]) for part in engine.requests[-1]["segments"]))
+    engine.health["context_length"] = 4096
+    assert sizes[1] < 0.4 * sizes[0]
+
+
 def test_without_an_engine_there_is_one_line_that_says_so(folder, monkeypatch):
     monkeypatch.setenv("DRAFTLINE_RUNTIME_DIR", str(folder / "nobody"))
     with pytest.raises(EngineUnavailable, match="no engine is running"):

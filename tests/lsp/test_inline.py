@@ -226,6 +226,16 @@ def test_other_open_files_come_with_their_path_and_the_repositorys_name(editor, 
     assert segments[-2]["path"] == uri.rsplit("/", 1)[1]
 
 
+def test_the_file_worked_in_last_stands_nearest_to_the_current_one(editor, engine, uri):
+    first, second = uri.replace(".py", "_a.py"), uri.replace(".py", "_b.py")
+    editor.open(first, "A = 1\n")
+    editor.open(second, "B = 1\n")
+    editor.open(uri, "x = ")
+    editor.inline(first, 0, 0)
+    editor.inline(uri, 0, 4)
+    assert engine.texts("file")[-2:] == ["B = 1\n", "A = 1\n"]
+
+
 @pytest.mark.parametrize("where", ["untitled:Untitled-1", "file:///elsewhere/deep/a.py", "vscode-notebook-cell:/a#1"])
 def test_u24_untitled_documents_and_files_outside_the_workspace_are_completed(editor, engine, where, uri):
     editor.open(uri, "INSIDE = 1\n")
@@ -271,6 +281,18 @@ def test_u20_every_source_can_be_switched_off(own_server, engine, folder, uri):
     editor.inline(uri, 1, 3)
     assert engine.texts("file") == ["OTHER = 1\n"]
     assert engine.texts("repo") == []
+
+
+def test_the_prompt_becomes_shorter_when_the_engine_proves_slow(own_server, folder, engine, uri):
+    engine.answer = lambda request: script("", counters={"prefilled": 500, "prefill_tokens_per_second": 100.0})
+    editor = own_server()
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0})
+    editor.wait_ready()
+    editor.open(uri, "".join(f"value_{n} = {n}\n" for n in range(900)))
+    for line in range(450, 456):
+        editor.inline(uri, line, 0)
+    first, *_, last = [sum(len(part["text"]) for part in request["segments"]) for request in engine.requests]
+    assert last < 0.5 * first
 
 
 def test_u05_a_context_too_short_for_the_answer_is_an_error_that_says_so(own_server, folder, engine, uri):
