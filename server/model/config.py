@@ -132,7 +132,7 @@ class _Reader:
         if not isinstance(self.file.metadata.get(name), list):
             return self.size(key)
         values = self.file.values(name, int)
-        if len(values) not in (blocks, max(where) + 1):
+        if len(values) not in (blocks, max(where, default=blocks) + 1):
             raise self.wrong(key, f"has {len(values)} entries for {blocks} blocks")
         used = {values[i] for i in where}
         if len(used) != 1 or min(used) < 1:

@@ -114,6 +114,11 @@ def test_a_value_that_makes_no_sense_is_named(tmp_path: Path, key: str, value: A
         read(tmp_path, {P + key: value})
 
 
+def test_head_counts_by_block_without_a_block_that_attends_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongMetadata, match=r"attention\.head_count"):
+        read(tmp_path, {P + "attention.head_count": [4] * 4, P + "full_attention_interval": 9}, mtp_layers=0)
+
+
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
     def edit(metadata: Metadata, tensors: Tensors) -> None:
         metadata["general.architecture"] = "llama"
