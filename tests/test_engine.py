@@ -182,19 +182,19 @@ def test_u04_generation_stops_in_the_engine_at_the_stop_rule(engine: Engine) -> 
 def test_u04_text_that_a_rule_takes_back_was_never_shown(engine: Engine) -> None:
     """A rule that ends before the blank space it saw earlier."""
     taken_back = 0
-    for seed in range(20):
+    for seed in range(10):
         sampling = SamplingParams(temperature=3.0, seed=seed)
-        whole, _ = run(engine, prompt(20), 100, sampling=sampling)
+        whole, _ = run(engine, prompt(20), 50, sampling=sampling)
 
         def rule(text: str) -> int | None:
             cut = text.find("\n", 5)
             return len(text[:cut].rstrip()) if cut >= 0 and len(text) > cut + 1 else None
 
-        text, finished = run(engine, prompt(20), 100, sampling=sampling, stop=rule)
+        text, finished = run(engine, prompt(20), 50, sampling=sampling, stop=rule)
         if finished.reason == "stop":
             assert text == whole[: whole.find("\n", 5)].rstrip()
             taken_back += 1
-    assert taken_back >= 2
+    assert taken_back >= 1
 
 
 def test_a_rule_with_its_own_idea_of_settled_text_streams(engine: Engine) -> None:
@@ -310,15 +310,15 @@ def test_u31_hundreds_of_cancels_leave_the_engine_as_it_was(model_file: Path) ->
     engine = Engine(model_file, threads=1, dtype=torch.float64, cache_bytes=6_000_000)
     fresh = Engine(model_file, threads=1, dtype=torch.float64, cache_bytes=0)
     rng = random.Random(2)
-    prompts = [prompt(rng.randrange(20, 600), n) for n in range(4)]
+    prompts = [prompt(rng.randrange(20, 400), n) for n in range(4)]
     for base in list(prompts):
         prompts.append(base[: rng.randrange(1, len(base))] + prompt(30, len(base)))
     wanted = [run(fresh, ids, 16) for ids in prompts]
     threads = threading.active_count()
-    for _ in range(300):
-        generation = engine.submit(ask(engine, rng.choice(prompts), 40))
+    for _ in range(200):
+        generation = engine.submit(ask(engine, rng.choice(prompts), 30))
         if rng.random() < 0.9:
-            time.sleep(rng.random() ** 3 * 0.1)
+            time.sleep(rng.random() ** 3 * 0.08)
             generation.cancel()
         finished = collect(generation)[1]
         assert finished.reason in ("cancelled", "length", "end")
@@ -339,14 +339,14 @@ def test_u36_mixed_conversations_leak_nothing_into_each_other(model_file: Path) 
     frame = prompt(200, 99)
     talks = [[*frame[:150], canary, *frame[150:], *prompt(rng.randrange(5, 60), canary)] for canary in range(12)]
     reused = 0
-    for turn in range(60):
+    for turn in range(40):
         n = rng.randrange(len(talks))
         text, finished = run(engine, talks[n], 8)
         assert text == run(alone, talks[n], 8)[0]
         assert finished.counters.reused + finished.counters.prefilled == len(talks[n])
         reused += finished.counters.reused
         talks[n] = talks[n] + prompt(rng.randrange(1, 20), turn) if len(talks[n]) < 500 else talks[n][:210]
-    assert reused > 3000
+    assert reused > 1500
     engine.close()
     alone.close()
 
@@ -518,14 +518,14 @@ def test_near_ties_are_the_only_difference_between_a_warm_and_a_cold_run(
     cold = Engine(model_file, threads=1, cache_bytes=0)
     ids = prompt(200, 5)
     ties = 0
-    for step in range(12):
+    for step in range(9):
         first, second = answer(warm, ids), answer(cold, ids)
         if first != second:
             ties += 1
             shared = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
             assert gap_after(cold, ids + first[:shared]) < 1e-3
         ids = ids + first[: step % 7] + prompt(9, step) if step % 3 else ids[:-5] + prompt(40, step)
-    print(f"near-ties: {ties} of 12")
+    print(f"near-ties: {ties} of 9")
     for engine in (warm, cold):
         engine.close()
 

@@ -75,6 +75,7 @@ class _CycleTime:
         self._count = 0
 
     def add(self, depth: int, seconds: float) -> None:
+        seconds = max(seconds, 1e-9)
         self._count += 1
         self._depth.add(depth)
         shape = 1 + self.share * depth
