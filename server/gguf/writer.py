@@ -48,8 +48,17 @@ class NewTensor:
         return cls(type, tuple(shape), lambda: raw)
 
 
-def write_model_file(path: Path | str, metadata: Mapping[str, MetadataValue], tensors: Mapping[str, NewTensor]) -> None:
+def write_model_file(
+    path: Path | str,
+    metadata: Mapping[str, MetadataValue],
+    tensors: Mapping[str, NewTensor],
+    *,
+    durable: bool = True,
+) -> None:
     """Write the file at once or not at all: into a neighbour that then takes the name `path`.
+
+    `durable` waits until the disk has everything, so that not even a power failure leaves half a file; files that
+    can be made again needn't wait.
 
     Integers are stored as uint32 where they fit (otherwise int32, uint64, int64), those of an array as int32 where
     they fit, floats as float32: what readers of the family expect. `general.architecture` comes first.
@@ -67,8 +76,9 @@ def write_model_file(path: Path | str, metadata: Mapping[str, MetadataValue], te
                 file.write(bytes(start - file.tell()))
                 _write_tensor(path, file, name, tensor, nbytes)
             file.write(bytes(-file.tell() % GGUF_DEFAULT_ALIGNMENT))
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         draft.replace(path)
     finally:
         with suppress(FileNotFoundError):
