@@ -9,7 +9,8 @@ from small_models import EXACT, KERNEL_LIKE, SIZES, MakeSmall, Small, prompt_of
 
 from server.kernel import sequence
 from server.kernel.arithmetic import Arithmetic
-from server.kernel.instructions import Attention
+from server.kernel.instructions import Attention, MtpInput
+from server.kernel.interpreter import Interpreter
 from server.kernel.mixers import AttentionMixer, DeltaMixer
 from server.kernel.sequence import Buffers, count, folded_memory, hand_back, ring_slots, roll_back, settle
 from server.model.hybrid import HybridModel
@@ -281,6 +282,20 @@ def test_a_stale_mtp_cache_is_noticed(
     make_small: MakeSmall, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None]
 ) -> None:
     monkeypatch.setattr(AttentionMixer, "run", fault)
+    with pytest.raises(AssertionError, match="allclose"):
+        check_mtp(make_small("plain", EXACT))
+
+
+def test_rows_paired_with_the_wrong_hidden_row_are_noticed(
+    make_small: MakeSmall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a token goes with its own hidden row, not with that of the token before."""
+    original = Interpreter._mtp_input
+
+    def own_hidden(self: Interpreter, i: MtpInput, at: Buffers) -> None:
+        original(self, i, at if i.step else {**at, "hidden": at["hidden"].roll(-1, 0)})
+
+    monkeypatch.setattr(Interpreter, "_mtp_input", own_hidden)
     with pytest.raises(AssertionError, match="allclose"):
         check_mtp(make_small("plain", EXACT))
 

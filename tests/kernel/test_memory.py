@@ -1,5 +1,7 @@
 """The memory plan's figures against those of the architecture, and the command that prints a plan."""
 
+from pathlib import Path
+
 import pytest
 
 from server.kernel.buffers import buffers
@@ -47,3 +49,11 @@ def test_show_prints_a_plan_and_names_what_it_does_not_know(capsys: pytest.Captu
     assert main(["--preset", "28b"]) == 2
     assert "there is no preset '28b'" in capsys.readouterr().err
     assert main(["--preset", "tiny", "--rows", "17"]) == 2
+
+
+def test_the_documents_figures_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--preset", "27b", "--rows", "5", "--drafts", "4", "--context", "4096"])
+    document = (Path(__file__).parents[2] / "docs" / "kernel.md").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| draft |", "| trunk |"))]
+    assert len(lines) == 21
+    assert set(lines) <= set(document)
