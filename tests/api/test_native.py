@@ -118,6 +118,7 @@ def test_u09_every_request_leaves_one_line_with_its_reason_and_no_text_in_the_lo
         ("error", ""),
         ("", "code=bad_request"),
     ]
+    assert log.count("detail='told to fail'") == 1
     assert "canary" not in api_home.log()
 
 
