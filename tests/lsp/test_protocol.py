@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from fake_engine import FakeEngine
+from fake_engine import FakeEngine, script
 from language_server import root_of
 
 from bench.lsp_client import LspError
@@ -130,7 +130,8 @@ def test_documents_that_are_not_open_are_answered_with_nothing(editor, engine, u
     assert engine.requests == []
 
 
-def test_no_source_text_is_logged(editor, engine, uri):
+def test_no_text_of_a_document_or_an_item_is_logged(editor, engine, uri):
+    engine.answer = lambda request: script("CANARY_OF_THE_MODEL")
     editor.open(uri, "CANARY = 'f00d'\nx = ")
     editor.inline(uri, 1, 4)
     editor.insert(uri, 2, 0, 0, "CANARY")
