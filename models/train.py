@@ -16,12 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.batches import Batches
 from models.delta_rule import check_against_torch, chunk_delta_rule, library_delta_rule
 from models.errors import TrainingError
 from models.files import read_files
+from models.loops import loop_loss, with_loops
 from models.network import REHEARSAL, Dimensions, Network, Weights, initial_weights
 from models.optimiser import Muon, adamw
 from models.tokenizer_file import byte_lengths, load_tokenizer
@@ -31,6 +34,8 @@ from server.model.tokenizer import Tokenizer
 
 DEPTH_WEIGHTS = (0.3, 0.15, 0.1)
 """Loss weights of one, two and three chained steps of the prediction head."""
+LOOP_SHARE = 8
+"""One window in so many is made into one with loops."""
 
 
 def learning_rate(progress: float, step: int, peak: float, warmup: int = 100, decay: float = 0.4) -> float:
@@ -71,6 +76,7 @@ class Trainer:
         self.muon, self.adam = Muon(self.weights), adamw(self.weights, args.rate)
         self.byte_length = torch.tensor(byte_lengths(args.data / "tokenizer.json"), device=self.device)
         self.held_out = self.held_out_batches(tokenizer)
+        self.rng = random.Random(args.seed)
 
     def report(self, **values: Any) -> None:
         line = json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
@@ -99,21 +105,29 @@ class Trainer:
             return self.weights
         return {n: w if w.ndim < 2 or n.endswith("conv1d.weight") else w.bfloat16() for n, w in self.weights.items()}
 
-    def step(self, window: torch.Tensor, progress: float, step: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def step(self, array: NDArray[np.int16], progress: float, step: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """One update -> the total loss, and its parts: trunk, one for each depth of drafts, loops."""
+        looping = -(-len(array) // LOOP_SHARE)
+        loops = [with_loops(array[row], self.end, self.rng) for row in range(looping)]
+        window = torch.from_numpy(np.concatenate((np.stack([w for w, _ in loops]), array[looping:])))
+        periods = torch.from_numpy(np.stack([p for _, p in loops])).to(self.device)
         ids = window[:, :-1].to(self.device, torch.long)
         targets = window[:, 1:].to(self.device, torch.long)
         weight = target_weights(ids, self.middle, self.end)
+        weight[:looping] *= periods == 0
         w = self.cast()
         embedding = w["token_embd.weight"]
         hidden = self.network.hidden(w, ids)
         losses = [self.network.loss(hidden, embedding, targets, weight, 1e-4)]
-        total = losses[0]
+        loops_lost = loop_loss(hidden[:looping], embedding, targets[:looping], periods)
+        total = losses[0] + loops_lost
         draft = hidden
         depths = 1 if progress < 0.35 else 2 if progress < 0.7 else 3
         for depth in range(depths):
             draft = self.network.draft_hidden(w, ids, draft)
             losses.append(self.network.loss(draft, embedding, targets, weight, 0.0))
             total = total + DEPTH_WEIGHTS[depth] * losses[-1]
+        losses.append(loops_lost)
         torch.autograd.backward(total)
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0, foreach=True)
         rate = learning_rate(progress, step, self.args.rate)
@@ -171,7 +185,6 @@ class Trainer:
         tokens = step = 0
         reported = (started, 0)
         for array in self.batches:
-            window = torch.from_numpy(array)
             now = time.monotonic()
             if step == 3:
                 # Compilation and tuning are over; they do not count as training time.
@@ -181,8 +194,8 @@ class Trainer:
             progress = (now - warm) / seconds if step > 3 else 0.0
             if progress >= 1:
                 break
-            total, losses = self.step(window, progress, step)
-            tokens += window.numel()
+            total, losses = self.step(array, progress, step)
+            tokens += array.size
             step += 1
             if step in (1, 2, 4, 8, 16) or step % 50 == 0:
                 if not torch.isfinite(total):
