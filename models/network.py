@@ -100,6 +100,11 @@ def exported(weights: Weights) -> Weights:
     return {name: -torch.exp(w.float()) if name.endswith("ssm_a") else w for name, w in weights.items()}
 
 
+def imported(weights: Weights) -> Weights:
+    """The inverse of ``exported``: weights as a file stores them, in the form they are trained in."""
+    return {name: torch.log(-w) if name.endswith("ssm_a") else w for name, w in weights.items()}
+
+
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)

@@ -25,11 +25,12 @@ from models.delta_rule import check_against_torch, chunk_delta_rule, library_del
 from models.errors import TrainingError
 from models.files import read_files
 from models.loops import loop_loss, with_loops
-from models.network import REHEARSAL, Dimensions, Network, Weights, initial_weights
+from models.network import REHEARSAL, Dimensions, Network, Weights, imported, initial_weights
 from models.optimiser import Muon, adamw
 from models.tokenizer_file import byte_lengths, load_tokenizer
 from models.windows import END
 from prompts.fim import marker
+from server.gguf.reader import ModelFile
 from server.model.tokenizer import Tokenizer
 
 DEPTH_WEIGHTS = (0.3, 0.15, 0.1)
@@ -55,6 +56,15 @@ def target_weights(ids: torch.Tensor, middle: int, end: int) -> torch.Tensor:
     return 1.0 + 2.0 * (opened > closed).float()
 
 
+def read_weights(path: Path) -> Weights:
+    """Weights to go on from, in training form: a model file, or a trainer's ``weights.pt``. Raises ModelFileError."""
+    if path.suffix != ".gguf":
+        weights: Weights = torch.load(path, map_location="cpu")
+        return weights
+    file = ModelFile.open(path)
+    return imported({name: file.tensor(name) for name in file.tensors})
+
+
 class Trainer:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -71,7 +81,7 @@ class Trainer:
             worst = check_against_torch(delta_rule, self.dims.linear_heads, self.dims.linear_dim)
             self.report(event="delta rule checked", worst_relative_error=worst)
         self.network = Network(self.dims, delta_rule, self.device, args.length, args.compile)
-        start = torch.load(args.start) if args.start else initial_weights(self.dims, args.seed)
+        start = read_weights(args.start) if args.start else initial_weights(self.dims, args.seed)
         self.weights: Weights = {n: w.float().to(self.device).requires_grad_() for n, w in start.items()}
         self.muon, self.adam = Muon(self.weights), adamw(self.weights, args.rate)
         self.byte_length = torch.tensor(byte_lengths(args.data / "tokenizer.json"), device=self.device)
@@ -239,7 +249,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--held-out", type=int, default=4, help="batches of held-out text per evaluation")
-    parser.add_argument("--start", type=Path, help="weights to go on from")
+    parser.add_argument("--start", type=Path, help="weights to go on from: weights.pt or a model file")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--tiny", action="store_true", help="a small network, to rehearse on a CPU")
     args = parser.parse_args()

@@ -20,11 +20,12 @@ import torch
 from models.errors import TrainingError
 from models.export import export
 from models.files import File, write_files
-from models.network import REHEARSAL
-from models.train import DEPTH_WEIGHTS, Trainer, learning_rate, main, target_weights
+from models.network import REHEARSAL, Dimensions, exported, initial_weights
+from models.train import DEPTH_WEIGHTS, Trainer, learning_rate, main, read_weights, target_weights
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
 from server.model.tokenizer import Tokenizer
+from server.models_known import EMBEDDED, KNOWN_MODELS
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +109,16 @@ def test_the_evaluation_counts_bits_of_bytes_and_drafts_that_agree(data: Path, t
     agreeing = trainer.evaluate()
     assert agreeing["draft_1"] == 1
     assert agreeing["draft_2"] == pytest.approx(127 / 128)  # a chain of two can't end in the first row
+
+
+def test_training_goes_on_from_the_shipped_file_as_from_its_weights() -> None:
+    weights = read_weights(KNOWN_MODELS[EMBEDDED])
+    fresh = initial_weights(Dimensions(), seed=0)
+    assert {name: w.shape for name, w in weights.items()} == {name: w.shape for name, w in fresh.items()}
+    file = ModelFile.open(KNOWN_MODELS[EMBEDDED])
+    back = exported(weights)
+    for name in ("blk.0.ssm_a", "blk.3.attn_q.weight"):
+        assert torch.allclose(back[name], file.tensor(name), rtol=1e-6)
 
 
 def test_held_out_text_shorter_than_a_batch_is_an_error(data: Path, tmp_path: Path) -> None:
