@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,10 @@ class FixedDepth(DepthController):
 
 @dataclass
 class Tally:
-    """Sums that every process makes for its share; added up at the end."""
+    """Sums that every process makes for its share; added up at the end.
+
+    steady: of the continuations that don't repeat themselves, since what repeats is easy to draft.
+    """
 
     spans: int = 0
     exact: int = 0
@@ -58,6 +61,8 @@ class Tally:
     repeating: int = 0
     cycles: int = 0
     tokens: int = 0
+    steady_cycles: int = 0
+    steady_tokens: int = 0
     accepted: tuple[int, ...] = (0,) * DEPTH
     nats: float = 0.0
     bytes: int = 0
@@ -130,9 +135,14 @@ class Evaluation:
             tally.short_ended += ended
 
     def continuation(self, span: Span, tally: Tally) -> None:
+        before = replace(tally)
         tokens = self.answer(self.prompt(span, plain=True), tally, ends=False)
         tally.continuations += 1
-        tally.repeating += repeats(tokens)
+        if repeats(tokens):
+            tally.repeating += 1
+        else:
+            tally.steady_cycles += tally.cycles - before.cycles
+            tally.steady_tokens += tally.tokens - before.tokens
 
     @torch.inference_mode()
     def nats(self, window: list[int]) -> float:
@@ -196,6 +206,8 @@ def report(tally: Tally, args: argparse.Namespace) -> dict[str, float]:
         for position, count in enumerate(tally.accepted, start=1):
             figures[f"  accepted at position {position}, %"] = 100 * count / tally.cycles
         figures["continuations that repeat, %"] = 100 * tally.repeating / tally.continuations
+    if tally.steady_cycles:
+        figures["tokens per cycle, the others"] = tally.steady_tokens / tally.steady_cycles
     return figures
 
 

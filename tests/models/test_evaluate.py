@@ -56,6 +56,8 @@ def test_the_report_divides_what_was_counted() -> None:
         repeating=1,
         cycles=8,
         tokens=20,
+        steady_cycles=4,
+        steady_tokens=9,
         accepted=(6, 4, 2),
         nats=20 * math.log(2),
         bytes=10,
@@ -76,6 +78,7 @@ def test_the_report_divides_what_was_counted() -> None:
             "  accepted at position 2, %": 50.0,
             "  accepted at position 3, %": 25.0,
             "continuations that repeat, %": 10.0,
+            "tokens per cycle, the others": 2.25,
         }
     )
     assert report(Tally(), argparse.Namespace(compare=None)) == {}
@@ -156,6 +159,24 @@ def test_only_middles_of_at_most_32_tokens_count_for_the_end(tokenizer: Tokenize
     tally = Tally()
     Answers(tokenizer, "1", ended=True).rest_of_line(span, 0, tally)
     assert (tally.spans, tally.short) == (1, 0)
+
+
+class Counted(Answers):
+    """Counts two cycles and five tokens for every answer."""
+
+    def answer(self, ids: list[int], tally: Tally, *, ends: bool = True) -> list[int]:
+        tally.cycles += 2
+        tally.tokens += 5
+        return super().answer(ids, tally, ends=ends)
+
+
+def test_cycles_of_continuations_that_repeat_are_told_apart(tokenizer: Tokenizer) -> None:
+    span, tally = Span("a.py", "x = 1\n", "y", "\n"), Tally()
+    Counted(tokenizer, "value = {}\n" * 20, ended=False).continuation(span, tally)
+    Counted(tokenizer, "abcdefghijklmnop\n", ended=False).continuation(span, tally)
+    Counted(tokenizer, "ponmlkjihgfedcba\n", ended=False).continuation(span, tally)
+    assert (tally.continuations, tally.repeating) == (3, 1)
+    assert (tally.cycles, tally.tokens, tally.steady_cycles, tally.steady_tokens) == (6, 15, 4, 10)
 
 
 def test_an_answers_cycles_are_counted_where_three_drafts_were_made(evaluation: Evaluation) -> None:
