@@ -7,11 +7,12 @@ import logging
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from server.api import completions, native
+from server.api.ascii_json import AsciiJson
 from server.api.errors import ApiError
 from server.api.guard import LoopbackOnly
 from server.api.host import EngineHost
@@ -30,7 +31,12 @@ def create_app(host: EngineHost) -> Starlette:
             Route("/draftline/v1/stop", native.stop, methods=["POST"]),
         ],
         middleware=[Middleware(LoopbackOnly)],
-        exception_handlers={ApiError: _refused, HTTPException: _no_such_route, Exception: _broken},
+        exception_handlers={
+            ApiError: _refused,
+            ClientDisconnect: _gone,
+            HTTPException: _no_such_route,
+            Exception: _broken,
+        },
     )
     app.state.host = host
     return app
@@ -39,19 +45,19 @@ def create_app(host: EngineHost) -> Starlette:
 async def health(request: Request) -> Response:
     """``GET /health``: 200 when a completion would be taken, 503 while loading or stopping. Never touches the model."""
     host: EngineHost = request.app.state.host
-    return JSONResponse(host.health().to_json(), status_code=200 if host.status == "ready" else 503)
+    return AsciiJson(host.health().to_json(), status_code=200 if host.status == "ready" else 503)
 
 
 async def models(request: Request) -> Response:
     """``GET /v1/models``: the one model this process holds."""
-    return JSONResponse({"object": "list", "data": [_model(request.app.state.host)]})
+    return AsciiJson({"object": "list", "data": [_model(request.app.state.host)]})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/NAME``"""
     host: EngineHost = request.app.state.host
     completions.check_model(host, request.path_params["name"])
-    return JSONResponse(_model(host))
+    return AsciiJson(_model(host))
 
 
 def _model(host: EngineHost) -> dict[str, object]:
@@ -66,8 +72,14 @@ def _model(host: EngineHost) -> dict[str, object]:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    log.info("refused path=%s status=%d code=%s param=%s", request.url.path, error.status, error.code, error.param)
+    # A path is the client's choice: as a literal it can't begin a line of its own.
+    log.info("refused path=%r status=%d code=%s param=%s", request.url.path, error.status, error.code, error.param)
     return error.response()
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left before its request was complete, which is its good right: nobody reads this answer."""
+    return Response(status_code=499)
 
 
 async def _no_such_route(request: Request, error: Exception) -> Response:

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from prompts.segments import Segment
+from server.api.ascii_json import AsciiJson
 from server.api.errors import ApiError, bad_request
 from server.api.fields import Fields, read_json_object
 from server.api.host import EngineHost
@@ -118,10 +119,9 @@ def _read(fields: Fields) -> Asked:
 def _read_prompt(fields: Fields) -> str:
     value = fields.raw("prompt")
     if isinstance(value, list):
-        texts = fields.strings("prompt", 1)
-        if len(texts) != 1:
-            raise fields.wrong("prompt", "one string")
-        return texts[0]
+        if len(value) != 1 or not isinstance(value[0], str):
+            raise fields.wrong("prompt", "one string, alone or in an array (several, or token ids, are not taken)")
+        return fields.strings("prompt", 1)[0]
     return fields.text("prompt")
 
 
@@ -141,7 +141,7 @@ async def _whole(call: _Call, running: Running) -> Response:
             text += event.text
     if (error := _failure(finished)) is not None:
         return error.response()
-    return JSONResponse({**call.chunk(text, _finish_reason(finished)), **_figures(finished)})
+    return AsciiJson({**call.chunk(text, _finish_reason(finished)), **_figures(finished)})
 
 
 async def _server_sent_events(call: _Call, running: Running) -> AsyncGenerator[bytes]:

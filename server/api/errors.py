@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from starlette.responses import JSONResponse
+from server.api.ascii_json import AsciiJson
 
 _TYPES = {
     400: "invalid_request_error",
@@ -38,10 +38,10 @@ class ApiError(Exception):
             }
         }
 
-    def response(self) -> JSONResponse:
+    def response(self) -> AsciiJson:
         # A client that was told to wait should do so without guessing how long.
         headers = {"retry-after": "1"} if self.status == 503 else None
-        return JSONResponse(self.to_json(), status_code=self.status, headers=headers)
+        return AsciiJson(self.to_json(), status_code=self.status, headers=headers)
 
 
 def bad_request(message: str, param: str | None = None, code: str = "bad_request", **more: object) -> ApiError:

@@ -13,6 +13,8 @@ from server.api.errors import ApiError, bad_request
 
 MAX_BODY_BYTES = 16 * 2**20
 """Far more than any context holds."""
+MAX_DIGITS = 300
+"""Of a whole number, so that it can be a float too."""
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -27,7 +29,7 @@ async def read_json_object(request: Request) -> Fields:
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=_no_constant, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the request's body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -41,6 +43,11 @@ def _too_large() -> ApiError:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _integer(digits: str) -> int | float:
+    """Beyond the range of a float, infinity, as for ``1e400``: out of any field's range either way."""
+    return int(digits) if len(digits) <= MAX_DIGITS else math.copysign(math.inf, -1 if digits.startswith("-") else 1)
 
 
 def _name(value: object) -> str:

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from prompts.segments import Role, Segment
 from prompts.stops import StopName, stop_rule
+from server.api.ascii_json import AsciiJson
 from server.api.errors import bad_request
 from server.api.fields import Fields, read_json_object
 from server.api.host import EngineHost
@@ -41,7 +42,7 @@ async def stop(request: Request) -> Response:
     if await request.body():
         when = (await read_json_object(request)).choice("when", "now", StopWhen)
     host.stop(when_idle=when == "idle")
-    return JSONResponse({"status": "stopping", "active": host.active})
+    return AsciiJson({"status": "stopping", "active": host.active})
 
 
 def _read(fields: Fields) -> Asked:

@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from prompts.fim import BadSegments, NoFimTokens, PromptTokens, fim_tokens, plain_tokens
 from prompts.segments import Segment
+from prompts.text import byte_length
 from server.api.errors import ApiError, bad_request
 from server.api.host import EngineHost
 from server.request import (
@@ -27,10 +28,14 @@ from server.request import (
 from server.wire import Route
 
 if TYPE_CHECKING:
+    from server.engine import Engine
     from server.generation import Generation
     from server.model.tokenizer import Tokenizer
 
 log = logging.getLogger("draftline.engine")
+
+_tokenising = CapacityLimiter(2)
+"""Threads at most: more would take the model's processor time, and each keeps memory of its own."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +146,26 @@ def log_finished(route: str, finished: FinishedEvent) -> None:
 async def start(host: EngineHost, asked: Asked) -> Running:
     """Hand a request to the engine. Raises ApiError: 503 while loading, 400 when it can't fit."""
     engine = host.engine()
+    _refuse_hopeless(asked, engine)
     # A long prompt takes tens of milliseconds to tokenise: other requests and /health go on meanwhile.
-    prompt = await to_thread.run_sync(encode_prompt, asked, engine.tokenizer)
+    prompt = await to_thread.run_sync(encode_prompt, asked, engine.tokenizer, limiter=_tokenising)
     if not prompt.ids:
         raise bad_request("the prompt is empty", "prompt", "empty_prompt")
     generation = _submit(host, asked, prompt)
     return Running(host, generation, asked, prompt)
+
+
+def _refuse_hopeless(asked: Asked, engine: Engine) -> None:
+    """A text that can't fit however it is tokenised isn't: megabytes of it would take a minute and much memory."""
+    least = sum(byte_length(segment.text) for segment in asked.segments) // engine.tokenizer.longest
+    if least >= engine.context_length:
+        raise bad_request(
+            f"the prompt has at least {least} tokens, but the model's context holds {engine.context_length}",
+            "prompt",
+            "context_overflow",
+            have=least,
+            limit=engine.context_length,
+        )
 
 
 def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens) -> Generation:

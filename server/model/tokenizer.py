@@ -66,7 +66,8 @@ class Tokenizer:
 
     `specials` maps the text of every control and user-defined token to its id. `end_tokens`: ids that end a
     generation. `hidden_tokens`: ids that are never shown. `user_defined`: ids of tokens such as ``<think>`` and
-    ``<tool_call>``, which are part of a chat's text but not of a completion's.
+    ``<tool_call>``, which are part of a chat's text but not of a completion's. `longest`: bytes that one id of `encode`
+    stands for at most.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Tokenizer:
         self.end_tokens = frozenset(ends)
         self.user_defined = frozenset(i for i in self.specials.values() if types[i] == USER_DEFINED) - self.end_tokens
         silent = (UNKNOWN, CONTROL, UNUSED)
+        self.longest = max(len(token) for token, kind in zip(tokens, types, strict=True) if kind == NORMAL)
         self.hidden_tokens = self.end_tokens | {i for i, kind in enumerate(types) if kind in silent}
         longest_first = sorted(filter(None, self.specials), key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import httpx
@@ -129,7 +130,7 @@ WRONG: dict[str, tuple[Json, str, str]] = {
     "prompt of tokens": (
         {"prompt": [1, 2]},
         "prompt",
-        "expected a string or an array of at most 1 strings, got an array",
+        "expected one string, alone or in an array (several, or token ids, are not taken), got an array",
     ),
     "prompt number": ({"prompt": 7}, "prompt", "expected a string, got 7"),
     "suffix": ({"suffix": ["x"]}, "suffix", "expected a string, got an array"),
@@ -200,3 +201,34 @@ def test_unknown_routes_and_methods_are_json(api: httpx.Client) -> None:
         405,
         "/v1/completions does not take GET; use POST",
     )
+
+
+def test_text_that_can_not_fit_is_refused_without_being_tokenised(api: httpx.Client) -> None:
+    """Megabytes take a minute to tokenise. A token of the scripted engine has at most four bytes."""
+    error = api.post(PATH, json={"prompt": "x" * 20_000}).json()["error"]
+    assert (error["code"], error["have"], error["limit"]) == ("context_overflow", 5000, 4096)
+    assert error["message"] == "the prompt has at least 5000 tokens, but the model's context holds 4096"
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 5000, "1e400"])
+@pytest.mark.parametrize("field", ["temperature", "max_tokens", "seed"])
+def test_numbers_of_any_size_are_out_of_range_and_nothing_worse(api: httpx.Client, field: str, number: str) -> None:
+    answer = api.post(PATH, content=f'{{"prompt": "hello", "{field}": {number}}}')
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_client_that_leaves_before_its_request_is_complete_is_no_error(
+    web: httpx.Client, api: httpx.Client, api_home: EngineHome
+) -> None:
+    before = len(api_home.log())
+    with socket.create_connection((web.base_url.host, web.base_url.port or 0)) as raw:
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        api.get("/health")
+    assert api.post(PATH, json={"prompt": "after"}).status_code == 200
+    assert "Traceback" not in api_home.log()[before:]
+
+
+def test_path_of_a_request_is_a_literal_in_the_log(api: httpx.Client, api_home: EngineHome) -> None:
+    assert api.get("/v1/models/a%00b%1B[31m%E2%80%A8c").status_code == 404
+    assert "path='/v1/models/a\\x00b\\x1b[31m\\u2028c'" in api_home.log()
+    assert not {"\0", "\x1b", "\u2028"} & set(api_home.log())

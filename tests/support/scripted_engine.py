@@ -22,6 +22,7 @@ ANSWER = string.ascii_lowercase + "\n"
 class ScriptedTokenizer:
     end_tokens = frozenset({0})
     hidden_tokens = frozenset({0})
+    longest = 4
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) for c in text]
