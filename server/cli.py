@@ -126,6 +126,28 @@ def doctor(model: Model = None) -> None:
     raise typer.Exit(run(model))
 
 
+@app.command()
+def synth(
+    out: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write; an existing one is left alone.")],
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="The model's shape: tiny, 0.8b, 2b, 4b, 9b or 27b.", show_default=False)
+    ],
+    mix: Annotated[
+        str,
+        typer.Option(
+            metavar="MIX",
+            help="Its tensor types: f16, q8_0, q4_k_m, or a published 27B file's, "
+            "qwen3.6-27b-mtp-q4_k_m or qwen3.5-27b-q4_k_m.",
+        ),
+    ] = "q4_k_m",
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same file.")] = 0,
+) -> None:
+    """Write a model of a real one's shape and types with random weights, to measure with."""
+    from server.synth.command import run
+
+    raise typer.Exit(run(out, preset, mix, seed))
+
+
 def main() -> None:
     """The console script. Whatever goes wrong unexpectedly is one line for the user; the rest is in the log."""
     try:

@@ -92,6 +92,8 @@ def _model(asked: str | None) -> Iterator[Finding]:
     size = f"{path.stat().st_size / 1e6:.1f} MB, {weights / 1e6:.1f} M weights ({kinds}) {drafts}"
     yield "model", f"{label}: {path}", True
     yield "", f"{size}, context of {context} tokens", True
+    if file.metadata.get("draftline.synthetic") is True:
+        yield "", "synthetic: its weights are random, so its answers mean nothing", True
     yield _memory(path, weights)
     yield "executor", _executor(), True
 

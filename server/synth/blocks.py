@@ -40,9 +40,9 @@ def _random_bytes(count: int, size: int, random: np.random.Generator) -> Bytes:
 
 def _vary(column: Halves, mean: float) -> float:
     """Random bits -> halves around `mean`, within a sixteenth of it to each side. Returns their exact mean."""
-    step = float(np.spacing(np.float16(mean)))
-    if not 16 * step <= mean <= 30_000:
+    if not 2**-20 <= mean <= 2**14:
         raise ValueError(f"half-precision scales can't vary around {mean:g}")
+    step = float(np.spacing(np.float16(mean)))
     mask = (1 << (int(mean / step) // 8).bit_length() - 1) - 1
     middle = int(np.float16(mean).view(np.uint16)) - mask // 2
 

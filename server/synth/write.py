@@ -81,6 +81,7 @@ def synthetic_metadata(preset: Preset, seed: int) -> dict[str, MetadataValue]:
     metadata: dict[str, MetadataValue] = {
         "general.architecture": "qwen35",
         "general.type": "model",
+        "general.quantization_version": 2,
         "general.name": f"{preset.name}: synthetic, random weights",
         "draftline.synthetic": True,
         "draftline.preset": preset.name,

@@ -13,7 +13,7 @@ from engine_process import REAL_COMMAND, EngineHome, engine_home
 
 from server import __version__
 
-COMMANDS = ("serve", "stop", "lsp", "complete", "doctor")
+COMMANDS = ("serve", "stop", "lsp", "complete", "doctor", "synth")
 
 
 @pytest.fixture
