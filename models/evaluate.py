@@ -156,15 +156,17 @@ class Evaluation:
 
 
 def windows(files: list[File], tokenizer: Tokenizer, length: int, count: int) -> list[list[int]]:
-    """Whole files in random order, each with an end token, cut into windows that share their border token."""
+    """At most ``count`` random windows of all files in a row, each with an end token; windows share border tokens.
+
+    Random ones: the first in a row can be one large file.
+    """
     end = tokenizer.special("<|endoftext|>")
     assert end is not None
     stream: list[int] = [end]
-    for file in random.Random(SEED).sample(files, len(files)):
+    for file in files:
         stream += [*tokenizer.encode(file.text), end]
-        if len(stream) > count * length:
-            break
-    return [stream[i : i + length + 1] for i in range(0, min(len(stream) - 1, count * length), length)]
+    found = [stream[i : i + length + 1] for i in range(0, len(stream) - 1, length)]
+    return random.Random(SEED).sample(found, min(count, len(found)))
 
 
 def work(args: argparse.Namespace, share: int) -> Tally:

@@ -92,13 +92,18 @@ def test_the_depth_is_fixed() -> None:
 def test_windows_are_the_texts_in_a_row_and_share_their_border_token(tokenizer: Tokenizer) -> None:
     files = [File("p", f"{n}.py", f"value_{n} = {n}\n" * 30) for n in range(5)]
     end = tokenizer.special("<|endoftext|>")
-    found = windows(files, tokenizer, 64, 1000)
-    assert all(len(window) == 65 for window in found[:-1])
-    assert all(a[-1] == b[0] for a, b in pairwise(found))
-    stream = found[0][:1] + [i for window in found for i in window[1:]]
-    assert stream[0] == stream[-1] == end
-    assert sorted(tokenizer.decode(stream).split("\n")) == sorted("".join(file.text for file in files).split("\n"))
-    assert len(windows(files, tokenizer, 64, 2)) == 2
+    stream = [end, *(i for file in files for i in [*tokenizer.encode(file.text), end])]
+    expected = [stream[i : i + 65] for i in range(0, len(stream) - 1, 64)]
+    assert all(a[-1] == b[0] for a, b in pairwise(expected))
+    assert sorted(windows(files, tokenizer, 64, 1000)) == sorted(expected)
+
+
+def test_fewer_windows_come_from_all_over_the_text_the_same_every_time(tokenizer: Tokenizer) -> None:
+    files = [File("p", f"{n}.py", f"value_{n} = {n}\n" * 30) for n in range(20)]
+    found = windows(files, tokenizer, 64, 10)
+    assert found == windows(files, tokenizer, 64, 10)
+    assert len(found) == 10
+    assert len({tokenizer.decode(window).split(" = ")[1].split("\n")[0] for window in found}) > 5
 
 
 def test_a_prompt_keeps_to_its_budget_and_ends_at_the_cursor(evaluation: Evaluation) -> None:
