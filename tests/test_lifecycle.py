@@ -19,8 +19,10 @@ from engine_process import SCRIPTED_COMMAND, EngineHome, engine_home, process_is
 from prompts.segments import Segment
 from server import __version__
 from server.client import SILENCE_S, EngineClient, EngineUnavailable, complete_once
+from server.gguf.writer import write_model_file
 from server.process import attach, spawn
 from server.process.lock import lock_holder
+from server.process.serve import ServeError, load_engine
 from server.process.stop import stop_engine
 from server.wire import CompletionFinished, CompletionRequest, CompletionText
 
@@ -399,7 +401,7 @@ async def test_engine_that_dies_while_starting_is_reported(home: EngineHome, mon
     while (pid := lock_holder(home.places.lock)) is None:
         await asyncio.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EngineUnavailable, match="exit code -9"):
+    with pytest.raises(EngineUnavailable, match=f"the engine process {pid} was killed .* its log is {home.places.log}"):
         await connecting
 
 
@@ -441,6 +443,63 @@ def test_runtime_directory_of_somebody_else_is_refused(home: EngineHome, tmp_pat
             f"draftline: the runtime directory can't be used: {path} is not a directory; "
             "set DRAFTLINE_RUNTIME_DIR to a directory of your own\n"
         )
+
+
+def test_directory_that_all_users_share_is_refused_and_left_as_it_is(home: EngineHome) -> None:
+    home.places.runtime.chmod(0o1777)
+    done = home.run("serve", "--model", str(home.model()))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"draftline: the runtime directory can't be used: {home.places.runtime} is there for all users; "
+        "set DRAFTLINE_RUNTIME_DIR to a directory of your own\n"
+    )
+    assert stat.S_IMODE(home.places.runtime.stat().st_mode) == 0o1777
+
+
+@pytest.mark.parametrize(
+    ("blocked", "named", "reason"),
+    [
+        ("engine.lock", "engine.lock", "Is a directory"),
+        ("engine.log", "engine.log", "Is a directory"),
+        ("engine.new", "engine.json", "No space left on device"),
+    ],
+)
+def test_file_that_can_not_be_written_is_one_line(home: EngineHome, blocked: str, named: str, reason: str) -> None:
+    path = home.places.runtime / blocked
+    if "directory" in reason:
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/full")
+    done = home.run("serve", "--model", str(home.model()))
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"draftline: {home.places.runtime / named} can't be written: {reason}; make room there, or set "
+        "DRAFTLINE_RUNTIME_DIR to another directory of your own\n"
+    )
+
+
+def test_full_disk_costs_the_log_and_nothing_else(home: EngineHome) -> None:
+    home.places.log.symlink_to("/dev/full")
+    process = home.start("--model", str(home.model()))
+    wait_until(home.health_if_ready, 60)
+    assert complete_once(REQUEST)[0] == "abcde"
+    assert home.run("stop").returncode == 0
+    assert process.communicate()[1] == ""
+
+
+def test_model_whose_name_is_no_utf8_is_served(home: EngineHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTLINE_MODEL", str(home.model("l\udce4nder.gguf")))
+    assert complete_once(REQUEST)[0] == "abcde"
+    assert "l\\udce4nder.gguf" in home.log()
+    with home.http() as http:
+        assert http.get("/v1/models").json()["data"][0]["id"] == "l\udce4nder"
+
+
+def test_file_of_another_architecture_is_told_so_whatever_else_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    write_model_file(path, {"general.architecture": "llama"}, {})
+    with pytest.raises(ServeError, match=r"its architecture is 'llama', not 'qwen35'"):
+        load_engine(path)
 
 
 def test_too_long_a_socket_path_is_one_line(home: EngineHome, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +78,18 @@ def find_places() -> Places:
     return places
 
 
+@contextlib.contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """What fails inside is the writing of this file of ours. Raises RuntimeDirectoryError."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeDirectoryError(
+            f"{file} can't be written: {error.strerror or error}; make room there, or set {RUNTIME_DIR_VARIABLE} to "
+            f"another directory of your own"
+        ) from error
+
+
 def _make_private(directory: Path) -> None:
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700, parents=True)
@@ -85,5 +98,8 @@ def _make_private(directory: Path) -> None:
         raise NotADirectoryError(f"{directory} is not a directory")
     if found.st_uid != os.geteuid():
         raise PermissionError(f"{directory} belongs to another user")
+    if found.st_mode & stat.S_ISVTX:
+        # /tmp and its like: root, who owns them, would lock everybody else out.
+        raise PermissionError(f"{directory} is there for all users")
     if stat.S_IMODE(found.st_mode) & 0o077:
         directory.chmod(0o700)

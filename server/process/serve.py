@@ -27,7 +27,7 @@ from server.models_known import ModelNotFound, asked_model, find_model
 from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
 from server.process.lock import EngineLock, lock_holder
-from server.process.places import Places, RuntimeDirectoryError, find_places
+from server.process.places import Places, RuntimeDirectoryError, find_places, writing
 
 if TYPE_CHECKING:
     from server.engine import Engine
@@ -80,7 +80,9 @@ def serve(
 
 def _take_lock(places: Places) -> EngineLock:
     """The lock, once an engine that is ending has let it go. Raises ServeError when one stays."""
-    if (lock := EngineLock.acquire(places.lock)) is not None:
+    with writing(places.lock):
+        lock = EngineLock.acquire(places.lock)
+    if lock is not None:
         return lock
 
     from server.process.probe import NoAnswer, probe  # the HTTP client takes time to import
@@ -121,7 +123,12 @@ def _socket(places: Places) -> Iterator[socket.socket]:
 
 def _start_log(places: Places) -> None:
     """Everything the process has to say goes to the log file, crashes in native code included."""
-    handler = RotatingFileHandler(places.log, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+    # A log that can't be written (a full disk) is no reason to fail, nor to print a traceback for each of its lines.
+    logging.raiseExceptions = False
+    with writing(places.log):
+        handler = RotatingFileHandler(
+            places.log, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8", errors="backslashreplace"
+        )
     handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -132,11 +139,14 @@ def load_engine(model: Path) -> Engine:
     """Open, check and load a model file; everything that imports torch happens in here."""
     from server.gguf.errors import ModelFileError
     from server.gguf.reader import ModelFile
+    from server.model.config import ModelConfig
     from server.process.memory import TooLittleMemory, check_memory
 
     try:
-        weights = sum(math.prod(info.shape) for info in ModelFile.open(model).tensors.values())
-        check_memory(model, weights)
+        file = ModelFile.open(model)
+        # First of all: a file of another architecture lacks other things too, which are not what is wrong with it.
+        ModelConfig.from_file(file)
+        check_memory(model, sum(math.prod(info.shape) for info in file.tensors.values()))
         from server.engine import Engine
 
         return Engine(model)
@@ -244,9 +254,10 @@ class EngineProcess:
             "url": self._url,
         }
         temporary = self._places.published.with_suffix(".new")
-        temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-        temporary.chmod(0o600)
-        temporary.replace(self._places.published)
+        with writing(self._places.published):
+            temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            temporary.chmod(0o600)
+            temporary.replace(self._places.published)
 
     async def _stop_when_idle(self) -> None:
         while True:

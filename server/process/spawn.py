@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ class StartedEngine:
     def __init__(self, places: Places, model: str | None) -> None:
         """model: a known name or an absolute path: the engine's working directory is its runtime directory."""
         command = [*engine_command(), "serve", *(["--model", model] if model else [])]
+        self._log = places.log
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  (closed with this object)
         self._process = subprocess.Popen(
             command,
@@ -55,4 +57,14 @@ class StartedEngine:
         told = [line for line in lines if line.startswith(ERROR_PREFIX)]
         if told:
             return told[-1].removeprefix(ERROR_PREFIX)
-        return lines[-1].strip() if lines else f"it ended with exit code {self.exit_code} and without a word"
+        if lines:
+            return lines[-1].strip()
+        return f"the engine process {self.pid} {_ending(self.exit_code)} while it started; its log is {self._log}"
+
+
+def _ending(exit_code: int | None) -> str:
+    if exit_code == -signal.SIGKILL:
+        return "was killed (systems do that when memory is short)"
+    if exit_code is not None and exit_code < 0:
+        return f"was ended by signal {-exit_code} ({signal.strsignal(-exit_code)})"
+    return f"ended without a word (exit code {exit_code})"
