@@ -104,6 +104,7 @@ def _scratch(model: KernelModel, sms: int, logits: bool) -> list[Buffer]:
         Buffer("tokens", (rows,), "i32"),
         Buffer("x", (rows, c.hidden), "f32"),
         Buffer("x.in", (rows, c.hidden), "int8"),
+        Buffer("x.low", (rows, c.hidden), "int8"),
         Buffer("x.squares", (rows, blocks), "f32"),
         Buffer("z", (rows, c.value_width), "f32"),
         Buffer("gates", (rows, 2 * c.value_heads), "f32"),

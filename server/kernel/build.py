@@ -79,12 +79,13 @@ class Builder:
         )
         before = "embedded"
         for i, recurrent in enumerate(c.recurrent):
-            following = f"blk.{i + 1}.attn_norm.weight" if i + 1 < layers else "output_norm.weight"
+            last = i + 1 == layers
+            following = "output_norm.weight" if last else f"blk.{i + 1}.attn_norm.weight"
             if recurrent:
                 self._delta_net(i, before)
             else:
                 self._attention(i, before, self.verify, self.verify.limit, 0)
-            before = self._feed_forward(i, self.verify, following)
+            before = self._feed_forward(i, self.verify, following, low=last)
         self._head("lm_head", self.verify, self._matrix(self.model.output), before, None)
         self._add(
             Verify,
@@ -205,7 +206,7 @@ class Builder:
             f"{name}.middle", f"{block}.post_attention_norm.weight",
         )  # fmt: skip
 
-    def _feed_forward(self, i: int, rows: Rows, following: str, name: str = "") -> str:
+    def _feed_forward(self, i: int, rows: Rows, following: str, name: str = "", low: bool = False) -> str:
         """-> the value of the residual behind it."""
         block = f"blk.{i}"
         name = name or block
@@ -221,7 +222,7 @@ class Builder:
         )
         self._residual_phase(
             f"{name}.down", rows, f"{block}.ffn_down.weight", Input("ffn.in"), f"{name}.ffn", f"{name}.middle",
-            f"{name}.x", following,
+            f"{name}.x", following, low,
         )  # fmt: skip
         return f"{name}.x"
 
@@ -243,8 +244,9 @@ class Builder:
         )
 
     def _residual_phase(
-        self, name: str, rows: Rows, tensor: str, input: Input, value: str, before: str | None, after: str, norm: str
-    ) -> None:
+        self, name: str, rows: Rows, tensor: str, input: Input, value: str, before: str | None, after: str, norm: str,
+        low: bool = False,
+    ) -> None:  # fmt: skip
         """before: the value of the residual that it adds to, None: it adds to nothing."""
         reads = [Access(input.buffer, value), *([Access(input.squares, value)] if input.squares else [])]
         if before is not None:
@@ -256,15 +258,20 @@ class Builder:
             (Strip((self._matrix(tensor),), BLOCK),),
             input,
             reads=reads,
-            writes=_residual(after, norm),
+            writes=[*_residual(after, norm), *([Access("x.low", norm)] if low else [])],
             vectors=[norm],
             add=before is not None,
             norm=norm,
+            low=low,
         )
 
     def _head(self, name: str, rows: Rows, matrix: Matrix, before: str, step: int | None) -> None:
+        """The output matrix reads its input in 16 bits: rounded to 8 it made most of a launch's whole error. What a
+        draft head gets wrong is only a draft."""
         norm = "output_norm.weight" if step is None else self.model.draft_norm
+        reads = [*_normed(norm), Access("x", before)]
         if step is None:
+            reads.append(Access("x.low", norm))
             writes = [_kept("hidden"), Access("best", "best")]
             writes += [Access("logits", "logits")] if self.logits else []
         else:
@@ -274,8 +281,8 @@ class Builder:
             name,
             rows,
             (Strip((matrix,), TILE_ROWS),),
-            Input("x.in", "x.squares", 1),
-            reads=[*_normed(norm), Access("x", before)],
+            Input("x.in", "x.squares", 1, "x.low" if step is None else ""),
+            reads=reads,
             writes=writes,
             norm=norm,
             step=step,

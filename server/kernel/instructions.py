@@ -67,11 +67,14 @@ class Input:
     consumer multiplies by 1 / sqrt(mean(x²) + eps), from the sums of squares that the producers left.
 
     segments: parts of a row that have a norm of their own (the heads of a delta-rule layer); 0 without a norm.
+    low: a second buffer of int8 values, what the first rounding left, for the output matrix; its scales are those
+    of the first over 254.
     """
 
     buffer: str
     squares: str = ""
     segments: int = 0
+    low: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +145,14 @@ class Project(WeightPhase):
 
 @dataclass(frozen=True, kw_only=True)
 class Residual(WeightPhase):
-    """x ← x + W y (x ← W y where `add` is off), and x as the next matrix' input: x · norm and sums of x² by 32."""
+    """x ← x + W y (x ← W y where `add` is off), and x as the next matrix' input: x · norm and sums of x² by 32.
+
+    low: what rounding to 8 bits left is handed on too.
+    """
 
     add: bool
     norm: str
+    low: bool
 
 
 @dataclass(frozen=True, kw_only=True)

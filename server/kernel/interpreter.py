@@ -113,6 +113,8 @@ class Interpreter:
     def _input(self, source: Input, at: Buffers, rows: int, width: int) -> Tensor:
         """A matrix' input [rows, width], the norms' factors multiplied in."""
         x = at[source.buffer][:rows, :width]
+        if source.low:
+            x = x + at[source.low][:rows, :width]
         if not source.segments:
             return x
         part = width // source.segments
@@ -137,17 +139,20 @@ class Interpreter:
     def _residual(self, i: Residual, at: Buffers) -> None:
         rows = self._count(i.rows, at)
         (y,) = self._products(i, i.strips[0], at, rows)
-        self._hand_on(at["x"][:rows] + y if i.add else y, i.norm, at)
+        self._hand_on(at["x"][:rows] + y if i.add else y, i.norm, at, i.low)
 
     def _gate_up(self, i: GateUp, at: Buffers) -> None:
         rows = self._count(i.rows, at)
         gate, up = self._products(i, i.strips[0], at, rows)
         at["ffn.in"][:rows] = self.arithmetic.rounded(silu(gate) * up)
 
-    def _hand_on(self, x: Tensor, norm: str, at: Buffers) -> None:
+    def _hand_on(self, x: Tensor, norm: str, at: Buffers, low: bool = False) -> None:
         rows = x.shape[0]
+        weighted = x * self.weights.vector(norm)
         at["x"][:rows] = x
-        at["x.in"][:rows] = self.arithmetic.rounded(x * self.weights.vector(norm))
+        at["x.in"][:rows] = self.arithmetic.rounded(weighted)
+        if low:
+            at["x.low"][:rows] = self.arithmetic.left(weighted, at["x.in"][:rows])
         at["x.squares"][:rows] = square_sums(x)
 
     def _head(self, i: Head, at: Buffers) -> None:
