@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from server.client import EngineClient, EngineError, EngineUnavailable
 
 PATIENCE = Settings(timeout_ms=60_000)
 """A person at a shell or a script waits for the whole item, even from a cold engine on a busy machine."""
+
+
+LARGEST_BYTES = 100_000_000
+"""Of a file: it is held in memory several times."""
 
 
 class BadPlace(Exception):  # noqa: N818
@@ -37,14 +42,20 @@ def read_place(argument: str) -> Place:
     file, line, column = _split(argument)
     path = Path(file).absolute()
     try:
-        if path.is_dir():
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
             raise BadPlace(f"{file} is a directory; name a file")
-        data = path.read_bytes()
+        if not stat.S_ISREG(mode):  # a pipe or a device may have no end, or nobody who writes
+            raise BadPlace(f"{file} is a pipe or a device; name a file")
+        with path.open("rb") as stream:
+            data = stream.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
         raise BadPlace(f"there is no file {file}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadPlace(f"{file} can't be read: {reason}") from error
+    if len(data) > LARGEST_BYTES:
+        raise BadPlace(f"{file} has more than {LARGEST_BYTES // 10**6} MB, which is no text to complete")
     try:
         if b"\0" in data:
             raise ValueError
@@ -93,12 +104,9 @@ async def _complete(place: Place, model: str | None) -> Outcome:
 
 
 def run(argument: str, *, as_json: bool, model: str | None) -> int:
-    """Print one completion; the exit code is 1 when there was an error. Raises BadPlace."""
+    """Print one completion. Returns the exit code, 1 after an error. Raises BadPlace."""
     place = read_place(argument)
-    try:
-        outcome = asyncio.run(_complete(place, model))
-    except KeyboardInterrupt:
-        outcome = Outcome("cancelled")
+    outcome = asyncio.run(_complete(place, model))
     if as_json:
         report = {"text": outcome.text, "reason": outcome.reason, **outcome.figures()}
         if outcome.detail:

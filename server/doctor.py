@@ -128,9 +128,10 @@ def _engine() -> Iterator[Finding]:
     try:
         health = asyncio.run(probe(places.socket))
     except NoAnswer:
-        health = None
-    if health is None:
         yield "engine", f"process {holder} does not answer; end it with `draftline stop`", False
+        return
+    if health is None:
+        yield "engine", f"process {holder} is just starting or ending; ask again", True
         return
     facts = f"process {health.pid}, version {health.version}, up {health.uptime_s:.0f} s, {health.active} requests"
     yield "engine", f"{health.status}: {facts}", True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 MODEL_VARIABLE = "DRAFTLINE_MODEL"
@@ -44,8 +45,10 @@ def find_model(name: str | None) -> Path:
         return path.resolve()
     path = Path(asked).absolute()
     try:
-        if path.is_dir():
-            raise ModelNotFound(f"{path} is a directory; --model takes a GGUF file")
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # a pipe may have nobody who writes
+            kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
+            raise ModelNotFound(f"{path} is {kind}; --model takes a GGUF file")
         with path.open("rb") as file:
             magic = file.read(4)
     except FileNotFoundError:

@@ -358,6 +358,7 @@ FAILURES = {
         "{path} is not a GGUF file; download the model again or name another with --model",
     ),
     "a directory": ("folder", "{path} is a directory; --model takes a GGUF file"),
+    "a pipe": ("pipe.gguf", "{path} is a pipe or a device; --model takes a GGUF file"),
 }
 
 
@@ -369,6 +370,8 @@ def bad_model(home: EngineHome, request: pytest.FixtureRequest) -> tuple[str, st
         path.write_text("no model")
     if name == "folder":
         path.mkdir()
+    if name == "pipe.gguf":
+        os.mkfifo(path)
     return str(path), message.format(path=path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 from engine_process import REAL_COMMAND, EngineHome, engine_home
 
 from server import __version__
+from server.process.address import bind_socket
+from server.process.lock import EngineLock
 
 COMMANDS = ("serve", "stop", "lsp", "complete", "doctor", "synth")
 
@@ -145,6 +148,43 @@ def test_workspace_with_folders_of_our_names_is_never_imported(tmp_path: Path) -
 def test_stop_of_nothing(home: EngineHome) -> None:
     done = home.run("stop")
     assert (done.returncode, done.stdout) == (0, "no engine is running\n")
+
+
+def test_interrupt_while_the_command_loads_leaves_no_traceback() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from server.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_deleted_working_directory_is_no_obstacle(home: EngineHome, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", *REAL_COMMAND, "complete", "x.py:1:1"],
+        cwd=folder,
+        env=os.environ | home.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (2, "draftline: there is no file x.py\n")
+
+
+def test_doctor_tells_an_engine_that_starts_from_one_that_hangs(home: EngineHome) -> None:
+    lock = EngineLock.acquire(home.places.lock)
+    assert lock is not None
+    with contextlib.closing(lock):
+        arguments = ("doctor", "--model", str(home.places.runtime / "nowhere.gguf"))
+        assert f"process {os.getpid()} is just starting or ending; ask again" in home.run(*arguments).stdout
+        with contextlib.closing(bind_socket(home.places.socket)):
+            assert f"process {os.getpid()} does not answer" in home.run(*arguments).stdout
 
 
 def test_unexpected_error_is_one_line_and_its_traceback_is_in_the_log(home: EngineHome) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +117,50 @@ def test_byte_order_mark_is_not_a_column(tmp_path: Path) -> None:
     assert place.text.startswith("ab")
     with pytest.raises(BadPlace, match=r"line 1 of .* has 2 characters"):
         read_place(f"{path}:1:4")
+
+
+@pytest.mark.timeout(30)
+def test_what_has_no_end_or_no_writer_is_not_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    endless = tmp_path / "endless.py"
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, endless):
+        with pytest.raises(BadPlace, match=r"\.py is a pipe or a device; name a file"):
+            read_place(f"{path}:1:1")
+    huge = tmp_path / "huge.py"
+    with huge.open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(BadPlace, match="has more than 100 MB"):
+        read_place(f"{huge}:1:1")
+
+
+def test_interrupted_completion_ends_quietly(source: Path) -> None:
+    with engine_home() as slow:
+        slow.serve(SCRIPTED_TOKEN_MS="1000")
+        waiting = subprocess.Popen(
+            [*slow.command, "complete", f"{source}:4:12"],
+            env=os.environ | slow.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_until(lambda: (health := slow.health()) and health.active)
+        waiting.send_signal(signal.SIGINT)
+        assert waiting.communicate(timeout=20) == ("", "")
+        assert waiting.returncode == 130
+        wait_until(lambda: "reason=cancelled" in slow.log())
+
+
+def test_item_is_printed_whatever_the_terminals_encoding(home: EngineHome, source: Path) -> None:
+    source.write_text("# «é🙂»\nx = ", encoding="utf-8")
+    done = subprocess.run(
+        [*(word for word in home.command if word != "-E"), "complete", f"{source}:2:5"],
+        env=os.environ | home.environment | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, b"\\xe9\\U0001f642\n")
 
 
 def test_empty_file_has_one_place(tmp_path: Path) -> None:

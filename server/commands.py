@@ -1,0 +1,147 @@
+"""The ``draftline`` command. Each command imports what it needs by itself, so ``--help`` is instant."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from server import __version__
+
+app = typer.Typer(
+    name="draftline",
+    help="A local coding assistant: completions from an engine on your own machine.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PATH|NAME",
+        help="A GGUF file or a known name; without it $DRAFTLINE_MODEL, else the embedded model.",
+    ),
+]
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    print(f"draftline: {message}", file=sys.stderr, flush=True)
+    raise typer.Exit(exit_code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"draftline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    host: Annotated[str, typer.Option(help="A loopback address to serve HTTP on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to serve HTTP on; without it, a free one is chosen.")
+    ] = None,
+    idle_minutes: Annotated[
+        float, typer.Option(min=0.001, help="End after so many minutes without a client.", hidden=True)
+    ] = 30.0,
+) -> None:
+    """Load a model and serve completions over a Unix socket and loopback HTTP, until stopped."""
+    from server.process.serve import ServeError, report
+    from server.process.serve import serve as run
+
+    code = 0
+    try:
+        run(model, host=host, port=port, idle_minutes=idle_minutes)
+    except ServeError as error:
+        report(error)
+        code = error.exit_code
+    sys.stdout.flush()
+    # A model that is still loading on its thread must not keep a stopped process alive.
+    os._exit(code)
+
+
+@app.command()
+def stop() -> None:
+    """End the engine, whatever it does at the moment."""
+    import asyncio
+
+    from server.process.places import RuntimeDirectoryError
+    from server.process.stop import stop_engine
+
+    try:
+        pid = asyncio.run(stop_engine())
+    except RuntimeDirectoryError as error:
+        _fail(str(error), 1)
+    print("no engine is running" if pid is None else f"the engine (process {pid}) has ended")
+
+
+@app.command()
+def lsp(
+    model: Model = None,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Accepted for editors that pass it.", hidden=True)] = True,
+) -> None:
+    """Be a language server over standard input and output; for editors."""
+    from lsp.server import main as run
+
+    raise typer.Exit(run(model))
+
+
+@app.command()
+def complete(
+    place: Annotated[str, typer.Argument(metavar="FILE:LINE:COL", help="Both from 1; COL in characters.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print text, reason and figures as JSON.")] = False,
+    model: Model = None,
+) -> None:
+    """Print the completion at a place in a file. Starts the engine when none is running."""
+    from server.complete import BadPlace, run
+
+    try:
+        code = run(place, as_json=as_json, model=model)
+    except BadPlace as error:
+        _fail(str(error), 2)
+    raise typer.Exit(code)
+
+
+@app.command()
+def doctor(model: Model = None) -> None:
+    """Show what is installed, which model and executor would run, and whether the engine is alive."""
+    from server.doctor import run
+
+    raise typer.Exit(run(model))
+
+
+@app.command()
+def synth(
+    out: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write; an existing one is left alone.")],
+    preset: Annotated[
+        str, typer.Option(metavar="NAME", help="The model's shape: tiny, 0.8b, 2b, 4b, 9b or 27b.", show_default=False)
+    ],
+    mix: Annotated[
+        str,
+        typer.Option(
+            metavar="MIX",
+            help="Its tensor types: f16, q8_0, q4_k_m, or a published 27B file's, "
+            "qwen3.6-27b-mtp-q4_k_m or qwen3.5-27b-q4_k_m.",
+        ),
+    ] = "q4_k_m",
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same file.")] = 0,
+) -> None:
+    """Write a model of a real one's shape and types with random weights, to measure with."""
+    from server.synth.command import run
+
+    raise typer.Exit(run(out, preset, mix, seed))
