@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lsp.completion import Outcome, complete_within_context, completion_request, surroundings
 from lsp.documents import Document, DocumentStore, Snapshot
@@ -124,6 +124,8 @@ class Completer:
         try:
             connection = self._link.engine()
             outcome = await complete_within_context(connection, build, self.budget)
+            if outcome.reason == "timeout" and self._link.state != "ready":
+                return replace(outcome, reason="error", detail=self._link.message)
             if outcome.reason == "timeout":
                 self._link.suspect(connection)
             return outcome

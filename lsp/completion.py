@@ -147,8 +147,11 @@ async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKee
 
 def _outcome(text: str, finished: CompletionFinished, around: Surroundings) -> Outcome:
     known = Outcome("empty", counters=finished.counters, first_difference=finished.first_difference)
-    if finished.reason in ("cancelled", "error"):
-        return replace(known, reason=finished.reason, detail=finished.detail)
+    if finished.reason == "error":
+        return replace(known, reason="error", detail=finished.detail)
+    if finished.reason == "cancelled":
+        # Not by us: who cancels closes the stream, and reads no end.
+        return replace(known, reason="error", detail="the engine was stopped before the answer was complete")
     item = finish_item(text, around)
     if not isinstance(item, Filtered):
         return replace(known, reason="shown", text=item)

@@ -6,8 +6,9 @@ Nothing here makes the editor wait: a request that comes while there is no engin
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from lsp.completion import Engine
 from server.client import EngineError, EngineUnavailable
@@ -18,9 +19,12 @@ State = Literal["loading", "ready", "unavailable"]
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 30.0
+LOST = "the engine was lost and is being started again"
 
 
 class Connection(Engine, Protocol):
+    on_change: Callable[[Health | EngineUnavailable | None], None]
+
     async def aclose(self) -> None: ...
 
 
@@ -38,11 +42,13 @@ class EngineLink:
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None
+        self.state: State = "loading"
         self.message = "the engine is being started"
 
     def start(self) -> None:
         """Begin to connect; does nothing when begun already. Needs a running event loop."""
         if self._keeper is None:
+            asyncio.get_running_loop().set_exception_handler(_on_loop_error)
             self._keeper = asyncio.create_task(self._keep_connected())
 
     def engine(self) -> Connection:
@@ -55,8 +61,19 @@ class EngineLink:
         """Tell that a request found ``connection`` dead; a new one is made in the background."""
         if connection is self._connection:
             self._connection = None
-            self._say("loading", "the engine was lost and is being started again")
+            self._say("loading", LOST)
             self._lost.set()
+
+    def _changed(self, connection: Connection, found: Health | EngineUnavailable | None) -> None:
+        """The connection looks for another engine by itself, or has found one, or has given up."""
+        if connection is not self._connection:
+            return
+        if found is None:
+            self._say("loading", LOST)
+        elif isinstance(found, EngineUnavailable):
+            self.lost(connection)
+        else:
+            self._say("ready", found.model_id, found)
 
     def suspect(self, connection: Connection) -> None:
         """Tell that a request had no answer in time; an engine that says nothing at all counts as lost."""
@@ -96,6 +113,7 @@ class EngineLink:
                 continue
             self._lost.clear()
             self._connection = connection
+            connection.on_change = functools.partial(self._changed, connection)
             self._say("ready", health.model_id, health)
             began = clock()
             await self._lost.wait()
@@ -108,5 +126,12 @@ class EngineLink:
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _say(self, state: State, message: str, health: Health | None = None) -> None:
-        self.message = message
+        self.state, self.message = state, message
         self._on_state(state, message, health)
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    # A read on the engine's socket that was cancelled just as its data came: the I/O library sets the result of a
+    # future that is done. Nothing is wrong, and nobody should read about it on standard error.
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -49,7 +49,11 @@ class EngineError(Exception):
 
 
 class EngineClient:
-    """A connection to the engine process. Safe for many requests at once on one event loop."""
+    """A connection to the engine process. Safe for many requests at once on one event loop.
+
+    on_change: called with None when the engine is found gone and another one is looked for, then with the health of
+    that one or with the reason why there is none. May be replaced at any time.
+    """
 
     def __init__(self, http: httpx.AsyncClient, health: Health, *, start: bool, model: str | None) -> None:
         """Use ``connect``."""
@@ -57,7 +61,8 @@ class EngineClient:
         self._health = health
         self._start = start
         self._model = model
-        self._reconnecting = asyncio.Lock()
+        self._search: asyncio.Task[None] | None = None
+        self.on_change: Callable[[Health | EngineUnavailable | None], None] = lambda found: None
 
     @classmethod
     async def connect(cls, *, start: bool = True, model: str | None = None) -> EngineClient:
@@ -92,6 +97,8 @@ class EngineClient:
         """
         body = json.dumps(request.to_json()).encode()
         for last_try in (False, True):
+            if self._http.is_closed:
+                raise EngineUnavailable("the connection to the engine was closed")
             engine = self._health
             taken = False
             try:
@@ -153,6 +160,8 @@ class EngineClient:
 
     async def aclose(self) -> None:
         """Drop the connections; the engine goes on."""
+        if self._search is not None:
+            self._search.cancel()
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -164,13 +173,34 @@ class EngineClient:
         await self.aclose()
 
     async def _reconnect(self, lost: Health) -> None:
-        """Attach again after ``lost`` went away; requests that lost it together wait for one new engine."""
-        async with self._reconnecting:
-            if self._health is not lost:
-                return
+        """Attach again after ``lost`` went away; requests that lost it together wait for one new engine.
+
+        The search goes on when a request gives up waiting: the next one needs the engine too.
+        """
+        if self._health is not lost:
+            return
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._find_another())
+        search = self._search
+        try:
+            await asyncio.shield(search)
+        except asyncio.CancelledError:
+            if search.cancelled():
+                raise EngineUnavailable("the connection to the engine was closed") from None
+            # Nobody may be left to hear of its failure.
+            search.add_done_callback(lambda _: search.cancelled() or search.exception())
+            raise
+
+    async def _find_another(self) -> None:
+        self.on_change(None)
+        try:
             # Any version: a client that has been running since before an upgrade must not undo it.
             attachment = Attachment(start=self._start, model=self._model, any_version=True)
             self._health = await attachment.wait_until_ready(self._http)
+        except EngineUnavailable as error:
+            self.on_change(error)
+            raise
+        self.on_change(self._health)
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[CompletionEvent]:

@@ -24,7 +24,7 @@ from server.process import attach, spawn
 from server.process.lock import lock_holder
 from server.process.serve import ServeError, load_engine
 from server.process.stop import stop_engine
-from server.wire import CompletionFinished, CompletionRequest, CompletionText
+from server.wire import CompletionFinished, CompletionRequest, CompletionText, Health
 
 pytestmark = pytest.mark.anyio
 
@@ -167,6 +167,44 @@ async def test_engine_killed_between_requests_is_not_noticed(home: EngineHome) -
         both = await asyncio.gather(client.complete_text(REQUEST), client.complete_text(REQUEST))
         assert [text for text, _ in both] == ["abcde", "abcde"]
     assert count_engines(home) == 1
+
+
+async def test_search_for_another_engine_is_told_and_outlives_the_request_that_began_it(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Health | EngineUnavailable | None] = []
+    async with connected() as client:
+        client.on_change = told.append
+        killed = client.engine_pid
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: process_is_gone(killed))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.complete_text(REQUEST), 0.2)
+        assert told == [None]
+        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert isinstance(told[1], Health)
+        assert told[1].pid == client.engine_pid != killed
+
+        monkeypatch.setenv("SCRIPTED_FAIL", "no more engines")
+        os.kill(client.engine_pid, signal.SIGKILL)
+        with pytest.raises(EngineUnavailable, match="no more engines"):
+            await client.complete_text(REQUEST)
+        assert [str(event) for event in told[2:]] == ["None", "no more engines"]
+
+
+async def test_closed_client_answers_those_who_wait_for_another_engine(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with connected() as client:
+        monkeypatch.setenv("SCRIPTED_LOAD_S", "20")
+        os.kill(client.engine_pid, signal.SIGKILL)
+        waiting = asyncio.create_task(client.complete_text(REQUEST))
+        while client.engine_pid == (lock_holder(home.places.lock) or client.engine_pid):
+            await asyncio.sleep(0.02)
+        await client.aclose()
+        for request in (waiting, client.complete_text(REQUEST)):
+            with pytest.raises(EngineUnavailable, match="the connection to the engine was closed"):
+                await request
 
 
 async def test_client_that_may_not_start_says_that_nothing_runs(home: EngineHome) -> None:

@@ -1,58 +1,29 @@
-"""The hold on the engine: how often it is tried again when it can't be started, or dies as soon as it runs."""
+"""What the link to the engine makes of errors that only its event loop sees."""
 
 import asyncio
+import logging
 
-import pytest
-
-from lsp.engine import FIRST_PAUSE_S, LONGEST_PAUSE_S, EngineLink
-from server.client import EngineUnavailable
-from server.wire import Health
-
-TRIES = 12
+from lsp.engine import EngineLink
 
 
-class Connection:
-    async def health(self):
-        return Health("ready", "0", 1, "/m", "m", "", 0)
+def test_a_read_that_was_cancelled_as_its_data_came_is_no_error_and_others_are(caplog):
+    async def never():
+        await asyncio.Event().wait()
 
-    async def aclose(self):
-        pass
-
-
-def refused():
-    raise EngineUnavailable("no")
-
-
-@pytest.mark.parametrize("connect", [refused, Connection], ids=["can't be started", "dies at once"])
-def test_u45_pauses_between_tries_grow_up_to_a_limit(monkeypatch, connect):
-    pauses = []
-    sleep = asyncio.sleep
-
-    async def recorded(seconds):
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", recorded)
+    def fail():
+        raise ZeroDivisionError
 
     async def main():
-        enough = asyncio.Event()
-
-        async def counted():
-            if len(pauses) >= TRIES:
-                enough.set()
-            return connect()
-
-        def on_state(state, message, health):
-            if state == "ready":
-                asyncio.get_running_loop().call_soon(lambda: link.lost(link.engine()))
-
-        link = EngineLink(counted, on_state)
+        link = EngineLink(never, lambda *state: None)
         link.start()
-        async with asyncio.timeout(60):
-            await enough.wait()
+        loop = asyncio.get_running_loop()
+        read = loop.create_future()
+        loop.call_soon(read.set_result, None)
+        read.cancel()
+        loop.call_soon(fail)
+        await asyncio.sleep(0)
         await link.aclose()
 
-    asyncio.run(main())
-    expected = [min(FIRST_PAUSE_S * 2**number, LONGEST_PAUSE_S) for number in range(TRIES)]
-    assert pauses[:TRIES] == expected
-    assert expected[-1] == LONGEST_PAUSE_S
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]

@@ -45,10 +45,46 @@ def test_an_engine_that_ended_while_idle_is_started_again_for_the_next_request(o
     editor.wait_ready()
     editor.open(uri, "x = ")
     assert len(editor.inline(uri, 0, 4)) == 1
+    engine.die()
+    after = len(editor.messages)
+    request = editor.start_inline(uri, 0, 3)
+    editor.wait_for("draftline/status", lambda s: s["state"] == "loading", after=after)
+    second = FakeEngine(folder / "run", lambda request: script("second"), model_id="second")
+    assert [item["insertText"] for item in editor.result(request)["items"]] == ["second"]
+    states = [(params["state"], params["model"]) for _, params in editor.sent("draftline/status", after)]
+    assert states == [("loading", "fake"), ("ready", "second"), ("ready", "second")]
+    # The first engine's item, made for this very text, was forgotten with it.
+    assert [item["insertText"] for item in editor.inline(uri, 0, 4)] == ["second"]
     engine.close()
-    second = FakeEngine(folder / "run", lambda request: script("second"))
-    assert [item["insertText"] for item in editor.inline(uri, 0, 3)] == ["second"]
     second.close()
+
+
+def test_a_request_that_has_no_time_left_for_another_engine_says_so(own_server, folder, uri):
+    engine = FakeEngine(folder / "run")
+    editor = own_server()
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "timeout_ms": 100})
+    editor.wait_ready()
+    editor.open(uri, "x = ")
+    engine.die()
+    assert editor.inline(uri, 0, 4) == []
+    last = editor.wait_for("draftline/status", lambda s: s["last"] is not None)
+    assert (last["state"], last["last"]["reason"]) == ("loading", "error")
+    assert last["last"]["detail"] == "the engine was lost and is being started again"
+    engine.close()
+    second = FakeEngine(folder / "run")
+    ready_again(editor, len(editor.messages))
+    assert len(editor.inline(uri, 0, 4)) == 1
+    second.close()
+
+
+def test_an_answer_that_the_engine_broke_off_is_an_error_and_nobodys_cancellation(editor, engine, uri):
+    engine.answer = lambda request: script("val", reason="cancelled")
+    editor.open(uri, "x = ")
+    after = len(editor.messages)
+    assert editor.inline(uri, 0, 4) == []
+    last = editor.wait_for("draftline/status", lambda s: s["last"] is not None, after=after)["last"]
+    assert last["reason"] == "error"
+    assert last["detail"] == "the engine was stopped before the answer was complete"
 
 
 def test_while_the_engine_loads_requests_are_answered_at_once_and_progress_is_shown(own_server, folder, uri):

@@ -95,6 +95,13 @@ class FakeEngine:
         listener.bind(str(self._path))
         return await asyncio.start_unix_server(self._serve, sock=listener)
 
+    def die(self) -> None:
+        """Gone while nobody asks; its lock stays, so that no client starts a real engine in its place."""
+        asyncio.run_coroutine_threadsafe(self._dead(), self._loop).result(5)
+
+    async def _dead(self) -> None:
+        self._die()
+
     def close(self) -> None:
         """Gone like a killed process: every connection is cut and nobody listens any more."""
         if self._thread.is_alive():
