@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from engine_process import REAL_COMMAND, EngineHome, engine_home
-from tiny_model import Metadata, Tensors, seldom_end, write_tiny_model
+from tiny_model import Metadata, Tensors, TinyDims, add_metadata, seldom_end, tiny_metadata, write_tiny_model
 
 from prompts.stops import stop_rule
 
@@ -212,6 +212,9 @@ def without_embedding(metadata: Metadata, tensors: Tensors) -> None:
 def write_huge_model(path: Path) -> None:
     """A sound header and a terabyte of tensor that takes no room on the disk."""
     writer = gguf.GGUFWriter(str(path), "qwen35")
+    add_metadata(writer, tiny_metadata(TinyDims()))
+    for number in range(8):  # fewer tensors than blocks would be another fault
+        writer.add_tensor_info(f"small.{number}", [8], np.dtype("float32"), 32)
     writer.add_tensor_info("token_embd.weight", [1 << 19, 1 << 19], np.dtype("float32"), 1 << 40)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

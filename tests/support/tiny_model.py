@@ -195,14 +195,18 @@ def tiny_tensors(dims: TinyDims) -> Tensors:
     return out
 
 
+def add_metadata(writer: gguf.GGUFWriter, metadata: Metadata) -> None:
+    """All but the architecture, which the writer has already."""
+    for key, value in metadata.items():
+        if key != "general.architecture":
+            kind, items = _value_type(value)
+            writer.add_key_value(key, value, kind, items)
+
+
 def write_file(path: Path, metadata: Metadata, tensors: Tensors) -> Path:
     """Writes a GGUF of float32 tensors with the `gguf` package, independent of the code under test."""
     writer = gguf.GGUFWriter(str(path), metadata.get("general.architecture", "qwen35"))
-    for key, value in metadata.items():
-        if key == "general.architecture":
-            continue
-        kind, items = _value_type(value)
-        writer.add_key_value(key, value, kind, items)
+    add_metadata(writer, metadata)
     for name, array in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(array, dtype=np.float32))
     writer.write_header_to_file()
