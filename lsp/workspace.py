@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import unquote
 
 from pygls.uris import to_fs_path
 
 from lsp.completion import Workplace
 from lsp.documents import Document
-from prompts.ignore import IgnoreRules
+from prompts.ignore import IgnoreRules, looks_secret
 from prompts.text import SourceFile
 
 
 def file_path(uri: str) -> Path | None:
     """Where the document is on disk; None for an untitled one."""
-    path = to_fs_path(uri) if uri.startswith("file:") else None
-    return Path(path) if path else None
+    path = to_fs_path(uri) if uri[:5].lower() == "file:" else None
+    return Path(os.path.normpath(path)) if path else None
 
 
 class Workspace:
@@ -39,7 +41,10 @@ class Workspace:
     def excluded(self, uri: str) -> bool:
         """True for a file whose text must not reach a prompt."""
         path = file_path(uri)
-        return path is not None and self._ignore.excluded(path, self.root_of(path))
+        if path is None:
+            # A new file that is to become a secret, or one on another machine: the name is all there is to go by.
+            return looks_secret(unquote(uri.partition(":")[2].partition("?")[0].partition("#")[0]))
+        return self._ignore.excluded(path, self.root_of(path))
 
     def shown_path(self, uri: str) -> str | None:
         """The path that the model sees: relative to the root, the bare name outside, None for an untitled document."""

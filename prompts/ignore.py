@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,11 @@ _SECRETS = GitIgnoreSpec.from_lines(
 )
 
 
+def looks_secret(path: str) -> bool:
+    """Whether the name of the file, or of a folder above it, is one that secrets have. path: with ``/``."""
+    return _SECRETS.match_file(path.lstrip("/").lower())
+
+
 class IgnoreRules:
     """Answers for one file at a time; ignore files are read again when they changed."""
 
@@ -67,9 +73,16 @@ class IgnoreRules:
         """True when the file must not be read for a prompt.
 
         path: absolute. root: the workspace folder it is in, if any. Ignore files count from the root of the git
-        repository (or else of the workspace) down to the file; a folder that is ignored ignores all below it.
+        repository (or else of the workspace) down to the file; a folder that is ignored ignores all below it. A link
+        to a file is as excluded as the file itself.
         """
-        if _SECRETS.match_file(path.as_posix().lstrip("/").lower()):
+        real = Path(os.path.realpath(path))
+        return self._excluded(path, root) or (
+            real != path and self._excluded(real, None if root is None else Path(os.path.realpath(root)))
+        )
+
+    def _excluded(self, path: Path, root: Path | None) -> bool:
+        if looks_secret(path.as_posix()):
             return True
         if root is None or not path.is_relative_to(root):
             return False

@@ -40,8 +40,9 @@ class Place:
 def read_place(argument: str) -> Place:
     """The text and the cursor that ``FILE:LINE:COL`` stands for; FILE may hold colons. Raises BadPlace."""
     file, line, column = _split(argument)
-    path = Path(file).absolute()
     try:
+        # The folder as it really is, so that ".." leads where the system says; the name stays the user's.
+        path = Path(file).parent.resolve() / Path(file).name
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise BadPlace(f"{file} is a directory; name a file")
@@ -51,7 +52,7 @@ def read_place(argument: str) -> Place:
             data = stream.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
         raise BadPlace(f"there is no file {file}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadPlace(f"{file} can't be read: {reason}") from error
     if len(data) > LARGEST_BYTES:

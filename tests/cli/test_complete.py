@@ -92,6 +92,13 @@ def test_model_sees_the_path_in_the_repository_and_never_the_absolute_one(
     assert "".join(engine.texts("prefix")) == "import os\nx = "
 
 
+def test_repository_is_that_of_the_file_and_not_of_the_way_to_it(tmp_path: Path) -> None:
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    (tmp_path / "outside.py").write_text("x = \n")
+    place = read_place(f"{tmp_path}/repository/../outside.py:1:5")
+    assert place.path == tmp_path.resolve() / "outside.py"
+
+
 def test_bad_place_is_one_line_and_exit_code_2(home: EngineHome) -> None:
     done = home.run("complete", "nowhere.py:1:1")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "draftline: there is no file nowhere.py\n")

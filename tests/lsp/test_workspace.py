@@ -42,3 +42,25 @@ def test_a_document_that_is_out_of_sync_is_no_context():
     stale.in_sync = False
     own = Document.from_text("file:///w/bank/b.py", "text")
     assert Workspace(ROOTS).surroundings_of(own, [stale, own]).others == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "excluded"),
+    [
+        ("file:///w/shop/.env", True),
+        ("FILE:///w/shop/%2Eenv", True),
+        ("untitled:/w/shop/.env", True),
+        ("untitled:.env.local", True),
+        ("vscode-remote://ssh-remote%2Bbox/home/me/.ssh/config", True),
+        ("git:/w/shop/server.key?%7B%22ref%22%3A%22~%22%7D", True),
+        ("untitled:Untitled-1", False),
+        ("vscode-notebook-cell:/w/shop/a.ipynb#.env", False),
+        ("", False),
+    ],
+)
+def test_u25_what_looks_like_a_secret_is_excluded_whatever_its_scheme(uri, excluded):
+    assert Workspace(ROOTS).excluded(uri) is excluded
+
+
+def test_u22_a_path_with_dots_belongs_where_it_leads():
+    assert paths_beside("file:///w/shop/z.py", "file:///w/shop/../bank/b.py", "file:///w/bank/../shop/a.py") == ["a.py"]

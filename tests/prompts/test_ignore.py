@@ -55,6 +55,21 @@ def test_u25_a_changed_ignore_file_counts_at_once(tmp_path):
     assert not rules.excluded(tmp_path / "a.py", tmp_path)
 
 
+def test_u25_a_link_is_as_excluded_as_what_it_leads_to(tmp_path):
+    root = tmp_path / "work"
+    write(root / ".gitignore", "build/\n")
+    write(root / "build" / "made.py", "")
+    write(tmp_path / "home" / ".env", "")
+    write(root / "plain.py", "")
+    targets = {"a.py": root / "build" / "made.py", "notes.txt": tmp_path / "home" / ".env", "b.py": root / "plain.py"}
+    for name, target in targets.items():
+        (root / name).symlink_to(target)
+    (tmp_path / "linked").symlink_to(root)
+    for folder in (root, tmp_path / "linked"):
+        rules = IgnoreRules()
+        assert [name for name in targets if rules.excluded(folder / name, folder)] == ["a.py", "notes.txt"]
+
+
 def test_an_unreadable_ignore_file_ignores_nothing(tmp_path):
     (tmp_path / ".gitignore").mkdir()
     assert not IgnoreRules().excluded(tmp_path / "a.py", tmp_path)
