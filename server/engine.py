@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import torch
 
 from server.answer import Answer, PrefillRate
 from server.cache.prefix import PrefixCache
+from server.free_cpus import FreeCpus
 from server.generation import Generation
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
@@ -27,8 +29,8 @@ from server.request import FinishedEvent, FinishReason, GenerationRequest
 from server.scheduler import Job, Scheduler
 from server.speculation.depth import DepthController
 from server.speculation.sampling import check_sampling
-from server.threads import ThreadChooser, physical_cores
-from server.warm_up import warm_up
+from server.threads import physical_cores
+from server.warm_up import Measured, warm_up
 
 CACHE_BYTES = 320 * 2**20
 """For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""
@@ -92,21 +94,25 @@ class Engine:
         cache_bytes: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype = torch.float32,
+        free_cpus: Callable[[], int] | None = None,
     ) -> None:
         """Load the model. Raises ModelFileError.
 
         context_length: tokens, at most the file's own. cache_bytes: what kept sequences may take, 0 for
         none. threads: of the arithmetic at most; one for each physical core unless said otherwise.
+        free_cpus: processors that others leave at the moment; a FreeCpus that has watched for a while knows
+        more than a new one.
         """
         self._file = model_file
         self._context_length = context_length
         self._cache_bytes = cache_bytes
         self._threads = threads or physical_cores()
         self._dtype = dtype
+        self._free_cpus = free_cpus or FreeCpus()
         self._scheduler = Scheduler()
         self._controller = DepthController()
         self._rate: PrefillRate
-        self._choosers: tuple[ThreadChooser, ThreadChooser]
+        self._measured: Measured
         self._cache: PrefixCache
         self._kept = (0, 0, 0)
         self._loaded = threading.Event()
@@ -157,7 +163,7 @@ class Engine:
         self._worker.join()
 
     def _run(self) -> None:
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(min(self._threads, self._free_cpus()))
         try:
             with torch.inference_mode():
                 self._load()
@@ -195,9 +201,8 @@ class Engine:
         if budget is None:
             budget = max(CACHE_BYTES, CACHE_SEQUENCES * self.model.new_state().nbytes)
         self._cache = PrefixCache(self.model.new_state, budget)
-        measured = warm_up(self.model, self._threads)
-        self._rate = PrefillRate(measured.prefill_rate)
-        self._choosers = (measured.prefill, measured.decode)
+        self._measured = warm_up(self.model, self._threads, self._free_cpus)
+        self._rate = PrefillRate(self._measured.prefill_rate)
 
     def _serve(self, job: Job) -> None:
         """One step of a job, or its end."""
@@ -217,6 +222,9 @@ class Engine:
                 job.answer.discard()
         self._kept = (len(self._cache), self._cache.tokens, self._cache.nbytes)
         self._finish(job, reason, detail)
+        if not self._measured.complete and self._free_cpus() >= self._threads and self._scheduler.load == (0, 0):
+            # The machine was busy when the engine started, and isn't any more.
+            self._measured = warm_up(self.model, self._threads, self._free_cpus)
 
     def _finish(self, job: Job, reason: FinishReason, detail: str) -> None:
         answer = job.answer or self._answer(job)
@@ -232,7 +240,7 @@ class Engine:
             context_length=self.context_length,
             controller=self._controller,
             prefill_rate=self._rate,
-            choosers=self._choosers,
+            choosers=(self._measured.prefill, self._measured.decode),
             submitted=job.submitted,
             show=job.generation.put,
         )

@@ -1,8 +1,9 @@
 """How many threads the arithmetic gets: by the machine's cores at first, then by what proved fastest lately.
 
 The threads of one matrix product wait for each other. While another program keeps one core busy, each product
-waits until that core is free again, and two threads can be ten times slower than one. So counts are compared all
-the time, cheaply, and the fastest one runs. This is only done where every count gives the same bits.
+waits until that core is free again, and two threads can be ten times slower than one. So no more threads run than
+others leave processors for, and within that counts are compared all the time, cheaply, and the fastest one runs. This
+is only done where every count gives the same bits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+
+from server.free_cpus import allowed_cpus
 
 _CPUS = Path("/sys/devices/system/cpu")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -29,8 +32,7 @@ def physical_cores() -> int:
     """
     if (asked := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(asked) > 0:
         return int(asked)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = {_core(cpu) for cpu in allowed}
+    cores = {_core(cpu) for cpu in allowed_cpus()}
     return max(1, min(len(cores), _quota()))
 
 
@@ -42,21 +44,32 @@ def thread_counts(most: int) -> list[int]:
 class ThreadChooser:
     """Which thread count to use for one kind of step; costs are seconds per unit of its work."""
 
-    def __init__(self, costs: dict[int, float], *, set_threads: Callable[[int], None] = torch.set_num_threads) -> None:
-        """costs: the counts to choose from and a first measurement of each."""
+    def __init__(
+        self,
+        costs: dict[int, float],
+        free: Callable[[], int],
+        *,
+        set_threads: Callable[[int], None] = torch.set_num_threads,
+    ) -> None:
+        """costs: the counts to choose from and a first measurement of each. free: processors left by others."""
         self._counts = sorted(costs)
         self._costs = dict(costs)
         self._best = min(self._counts, key=lambda count: costs[count])
+        self._free = free
         self._set_threads = set_threads
         self._now = self._best
+        self._limited = False
         self._until_probe = self._interval = _PROBE_FIRST
         self._upwards = False
 
     def begin(self, *, measured: bool = True) -> None:
         """Set the number of threads for the step that follows; ``measured``: its cost will be told to ``end``."""
-        self._now = self._best
+        free = self._free()
+        possible = [count for count in self._counts if count <= free] or self._counts[:1]
+        self._limited = self._best not in possible
+        self._now = possible[-1] if self._limited else self._best
         self._until_probe -= measured
-        if measured and self._until_probe <= 0 and (others := self._neighbours()):
+        if measured and self._until_probe <= 0 and not self._limited and (others := self._neighbours(possible)):
             self._upwards = not self._upwards
             self._now = others[-1] if self._upwards else others[0]
             self._until_probe = self._interval
@@ -64,6 +77,8 @@ class ThreadChooser:
 
     def end(self, cost: float) -> None:
         """What the measured step since ``begin`` cost."""
+        if self._limited:  # what a count costs on a busy machine says nothing about the others
+            return
         known = self._costs[self._now]
         probed = self._now != self._best
         self._costs[self._now] = cost if probed else known + 0.2 * (min(cost, 4 * known) - known)
@@ -74,9 +89,9 @@ class ThreadChooser:
         elif probed:
             self._interval = self._until_probe = min(2 * self._interval, _PROBE_LAST)
 
-    def _neighbours(self) -> Sequence[int]:
-        at = self._counts.index(self._best)
-        return [self._counts[i] for i in (at - 1, at + 1) if 0 <= i < len(self._counts)]
+    def _neighbours(self, possible: Sequence[int]) -> Sequence[int]:
+        at = possible.index(self._best)
+        return [possible[i] for i in (at - 1, at + 1) if 0 <= i < len(possible)]
 
 
 def _core(cpu: int) -> str:

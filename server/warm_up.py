@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,22 @@ SLOW_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Measured:
-    """prefill_rate: tokens per second. The choosers' units: a prefilled token, and a cycle without drafts."""
+    """prefill_rate: tokens per second. The choosers' units: a prefilled token, and a cycle without drafts.
+
+    complete: no count was left out because others kept its processors busy.
+    """
 
     prefill_rate: float
     prefill: ThreadChooser
     decode: ThreadChooser
+    complete: bool
 
 
-def warm_up(model: HybridModel, threads: int) -> Measured:
-    """Run the model on at most ``threads`` threads; only counts that give the same bits become a choice."""
+def warm_up(model: HybridModel, threads: int, free: Callable[[], int]) -> Measured:
+    """Run the model on at most ``threads`` threads; only counts that give the same bits become a choice.
+
+    free: processors that others leave, which more threads are not tried on.
+    """
     torch.set_num_threads(1)  # so that this thread's own time tells a large model from a busy machine
     began = time.thread_time()
     ids = [i % model.config.vocab for i in range(TOKENS + max(ROWS))]
@@ -39,17 +47,19 @@ def warm_up(model: HybridModel, threads: int) -> Measured:
     if seconds > SLOW_SECONDS:
         torch.set_num_threads(threads)
         only = {threads: seconds / FIRST}
-        return Measured(FIRST / seconds, ThreadChooser(only), ThreadChooser({threads: seconds}))
+        return Measured(FIRST / seconds, ThreadChooser(only, free), ThreadChooser({threads: seconds}, free), True)
     _run(model, ids)
     prefill: dict[int, float] = {}
     decode: dict[int, float] = {}
     results: dict[int, list[Tensor]] = {}
-    for count in reversed(thread_counts(threads)):
+    most = min(threads, free())
+    for count in reversed(thread_counts(most)):
         torch.set_num_threads(count)
         results[count], prefill_seconds, decode_seconds = _run(model, ids)
-        if all(map(torch.equal, results[count], results[threads])):
+        if all(map(torch.equal, results[count], results[most])):
             prefill[count], decode[count] = prefill_seconds / TOKENS, decode_seconds
-    return Measured(1 / min(prefill.values()), ThreadChooser(prefill), ThreadChooser(decode))
+    choosers = ThreadChooser(prefill, free), ThreadChooser(decode, free)
+    return Measured(1 / min(prefill.values()), *choosers, complete=most == threads)
 
 
 def _run(model: HybridModel, ids: list[int]) -> tuple[list[Tensor], float, float]:

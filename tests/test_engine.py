@@ -501,6 +501,21 @@ def test_a_file_that_is_no_model_is_refused_by_the_constructor(tmp_path: Path) -
         Engine(path, threads=1)
 
 
+def test_an_engine_that_started_on_a_busy_machine_uses_all_threads_once_it_is_quiet(model_file: Path) -> None:
+    free = [1]
+    engine = Engine(model_file, threads=2, free_cpus=lambda: free[0])
+    run(engine, prompt(40), 8)
+    assert engine._measured.prefill._counts == [1]
+    free[0] = 2
+    run(engine, prompt(40, 1), 8)
+    run(engine, prompt(40, 2), 8)  # the measurement came after the one before
+    measured = engine._measured
+    assert measured.prefill._counts == measured.decode._counts == [1, 2]
+    run(engine, prompt(40, 3), 8)
+    assert engine._measured is measured
+    engine.close()
+
+
 def test_near_ties_are_the_only_difference_between_a_warm_and_a_cold_run(
     model_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

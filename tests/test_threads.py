@@ -15,7 +15,8 @@ class Machine:
         self.free = max(counts)
         self.random = random.Random(seed)
         self.threads = 0
-        self.chooser = ThreadChooser({n: self.cost(n) for n in counts}, set_threads=self.set)
+        self.told = max(counts)
+        self.chooser = ThreadChooser({n: self.cost(n) for n in counts}, lambda: self.told, set_threads=self.set)
         self.used: Counter[int] = Counter()
 
     def set(self, threads: int) -> None:
@@ -55,6 +56,35 @@ def test_a_busy_core_is_noticed_within_a_few_steps() -> None:
     machine.used.clear()
     machine.run(30)
     assert machine.used[1] >= 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_processors_that_others_use_are_never_tried(seed: int) -> None:
+    machine = Machine([1, 2, 4, 8], seed)
+    machine.run(300)
+    machine.free, machine.told = 3, 3
+    machine.used.clear()
+    cost = machine.run(3000)
+    assert max(machine.used) == 2
+    assert cost < 1.12 * (0.004 + 0.020 / 2 + 0.0005 * 2)
+
+
+def test_when_the_others_have_ended_all_counts_are_back_at_once() -> None:
+    machine = Machine([1, 2])
+    machine.run(300)
+    machine.free, machine.told = 1, 1
+    machine.run(300)
+    machine.free, machine.told = 2, 2
+    machine.used.clear()
+    machine.run(20)
+    assert machine.used[2] >= 18
+
+
+def test_nothing_free_still_leaves_the_smallest_count() -> None:
+    machine = Machine([2, 4])
+    machine.told = 1
+    machine.run(10)
+    assert set(machine.used) == {2}
 
 
 def test_a_step_that_is_not_measured_runs_on_the_best_count() -> None:

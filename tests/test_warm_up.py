@@ -41,13 +41,13 @@ def spend(seconds: float) -> None:
 
 
 def test_counts_with_the_same_bits_are_a_choice() -> None:
-    measured = warm_up(Countable(depends=False), 2)
+    measured = warm_up(Countable(depends=False), 2, lambda: 2)
     assert measured.prefill._counts == measured.decode._counts == [1, 2]
     assert measured.prefill_rate > 0
 
 
 def test_counts_with_other_bits_are_none() -> None:
-    measured = warm_up(Countable(depends=True), 2)
+    measured = warm_up(Countable(depends=True), 2, lambda: 2)
     assert measured.prefill._counts == measured.decode._counts == [2]
 
 
@@ -56,6 +56,18 @@ def test_a_slow_model_starts_without_further_measurements(monkeypatch: pytest.Mo
     model = Countable(depends=False)
     prefill = model.prefill
     model.prefill = lambda ids, state: (spend(0.02), prefill(ids, state))[1]
-    measured = warm_up(model, 2)
+    measured = warm_up(model, 2, lambda: 2)
     assert sum(model.rows_prefilled) == module.FIRST
     assert 0 < measured.prefill_rate < 800
+
+
+def test_processors_that_others_use_are_not_tried() -> None:
+    model = Countable(depends=False)
+    used = set()
+    prefill = model.prefill
+    model.prefill = lambda ids, state: (used.add(torch.get_num_threads()), prefill(ids, state))[1]
+    measured = warm_up(model, 4, lambda: 1)
+    assert used == {1}
+    assert measured.prefill._counts == measured.decode._counts == [1]
+    assert not measured.complete
+    assert warm_up(model, 4, lambda: 4).complete

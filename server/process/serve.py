@@ -23,6 +23,7 @@ import uvicorn
 from server import __version__
 from server.api.app import create_app
 from server.api.host import EngineHost
+from server.free_cpus import FreeCpus
 from server.models_known import ModelNotFound, asked_model, find_model
 from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
@@ -137,6 +138,7 @@ def _start_log(places: Places) -> None:
 
 def load_engine(model: Path) -> Engine:
     """Open, check and load a model file; everything that imports torch happens in here."""
+    free_cpus = FreeCpus()  # watches while torch is imported
     from server.gguf.errors import ModelFileError
     from server.gguf.reader import ModelFile
     from server.model.config import ModelConfig
@@ -149,7 +151,7 @@ def load_engine(model: Path) -> Engine:
         check_memory(model, sum(math.prod(info.shape) for info in file.tensors.values()))
         from server.engine import Engine
 
-        return Engine(model)
+        return Engine(model, free_cpus=free_cpus)
     except (ModelFileError, TooLittleMemory) as error:
         raise ServeError(str(error)) from error
     except MemoryError as error:
