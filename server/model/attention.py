@@ -51,7 +51,6 @@ class Attention:
         self.wide = wide
         self.rotary = Rotary(config, device, wide)
         self.onednn = can_pack(device, dtype)
-        self.ones = torch.ones(config.head_dim, device=device, dtype=wide)
         self.later = torch.full((KEY_BLOCK, KEY_BLOCK), -torch.inf, device=device, dtype=dtype).triu_(1)
         """[KEY_BLOCK, KEY_BLOCK]: added to the scores of the block a query stands in."""
 

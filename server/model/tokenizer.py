@@ -84,7 +84,6 @@ class Tokenizer:
         if bad := set(types) - {NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED}:
             raise WrongMetadata(path, f"the tokenizer has tokens of the unknown type {min(bad)}")
         self._tokens = tokens
-        self._types = types
         self._bytes: list[bytes | None] = [None] * len(tokens)
         self._encoder = _byte_pair_encoder(tokens, types, merges, path)
         self.specials = {
