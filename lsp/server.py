@@ -9,6 +9,7 @@ import functools
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -153,6 +154,9 @@ def main(model: str | None = None) -> int:
     for name in ("pygls", "lsprotocol", "httpx", "httpcore"):
         # pygls logs whole messages, and with them the user's source text.
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ctrl-C ends the process, as other signals do: the thread that reads would hold up an orderly end.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Whatever prints by mistake must not end up between the frames of the protocol.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -1,6 +1,7 @@
 """Broken frames, unknown methods and a wrong order of messages: the server answers in one line and lives on."""
 
 import json
+import signal
 import sys
 
 import pytest
@@ -185,4 +186,19 @@ def test_an_internal_error_is_one_line_without_a_traceback_or_source_text(own_se
     assert (last["reason"], last["detail"]) == ("error", "internal error: ValueError")
     assert "CANARY" not in str(editor.messages) + str(editor.stderr)
     assert "Traceback" not in str(editor.messages) + str(editor.stderr)
+    engine.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_although_its_input_stays_open(own_server, folder, uri, number):
+    engine = FakeEngine(folder / "run", lambda request: script("", hang=True))
+    editor = own_server()
+    editor.initialize(root=root_of(folder))
+    editor.wait_ready()
+    editor.open(uri, "x = ")
+    editor.start_inline(uri, 0, 4)
+    engine.wait_until(lambda: engine.requests)
+    editor.process.send_signal(number)
+    assert editor.process.wait(10) == -number
+    assert editor.stderr == []
     engine.close()
