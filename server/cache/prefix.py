@@ -12,6 +12,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 from server.cache.borders import checkpoint_borders, prefill_borders
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 WORTH_COPYING = 256
 """A request that differs from a kept sequence so many tokens before its end continues a copy of it."""
+SHORT = 8
+"""So few tokens are decoded, not prefilled: a chunk costs as much with one token as with all it can hold."""
 
 
 @dataclass
@@ -43,9 +47,9 @@ class CachedSequence:
             self.checkpoints = [c for c in self.checkpoints if c.length <= length]
             self.state.restore(self.checkpoints[-1])
 
-    def keep_checkpoint(self) -> None:
-        """Keep the recurrent state as it is now."""
-        self.checkpoints.append(self.state.checkpoint())
+    def keep_checkpoint(self, length: int) -> None:
+        """Keep the recurrent state after ``length`` tokens: all, or some that the last decode passed."""
+        self.checkpoints.append(self.state.checkpoint(length))
 
     @property
     def nbytes(self) -> int:
@@ -132,7 +136,7 @@ class PrefixCache:
 
 
 def prefill_step(model: HybridModel, sequence: CachedSequence, ids: Sequence[int], checkpoints: Iterable[int]) -> int:
-    """Compute the prompt's tokens up to the next border, and keep the state there if the border asks for it.
+    """Compute the prompt's tokens up to the next border, or the last few to the end; keep the state where asked.
 
     Returns how many tokens were computed; 0 when the state holds all of ``ids``.
     """
@@ -141,10 +145,23 @@ def prefill_step(model: HybridModel, sequence: CachedSequence, ids: Sequence[int
     border = next((b for b in prefill_borders(len(ids), asked) if b > have), None)
     if border is None:
         return 0
-    model.prefill(list(ids[have:border]), sequence.state)
-    if border in checkpoint_borders(len(ids), asked):
-        sequence.keep_checkpoint()
+    if len(ids) - have <= SHORT:
+        border = len(ids)
+        _decode(model, sequence.state, ids[have:])
+    else:
+        model.prefill(list(ids[have:border]), sequence.state)
+    for length in sorted(checkpoint_borders(len(ids), asked)):
+        if have < length <= border:
+            sequence.keep_checkpoint(length)
     return border - have
+
+
+def _decode(model: HybridModel, state: SequenceState, ids: Sequence[int]) -> None:
+    """What a prefill of ``ids`` does, row by row."""
+    before = state.last_hidden
+    hidden = model.decode(ids, state)
+    if model.config.mtp:
+        model.mtp_fill(ids, torch.cat((before[None], hidden[:-1])), state)
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:

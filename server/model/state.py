@@ -157,24 +157,43 @@ class SequenceState:
         window.rows = keep
 
     def _rewind_memory(self, window: Window, keep: int) -> None:
-        """Repeat the kept updates from the memory before the decode, in all layers at once."""
-        self.memory.copy_(self.memory_before)
+        self._replay(window, keep, self.memory)
+
+    def _rewind_conv(self, window: Window, keep: int) -> None:
+        self.conv = self._conv_after(window, keep)
+
+    def _replay(self, window: Window, keep: int, memory: torch.Tensor) -> None:
+        """Repeat the kept updates from the memory before the decode, in all layers at once; the result in `memory`."""
+        memory.copy_(self.memory_before)
         if not self.conv:
             return
         for row in range(keep):
-            self.memory.mul_(torch.stack([layer.decays[row] for layer in window.layers])[:, :, None, None])
+            memory.mul_(torch.stack([layer.decays[row] for layer in window.layers])[:, :, None, None])
             keys = torch.stack([layer.keys[row] for layer in window.layers])
             deltas = torch.stack([layer.deltas[row] for layer in window.layers])
-            self.memory.addcmul_(keys[:, :, :, None], deltas[:, :, None, :])
+            memory.addcmul_(keys[:, :, :, None], deltas[:, :, None, :])
 
-    def _rewind_conv(self, window: Window, keep: int) -> None:
-        self.conv = [layer.inputs[keep : keep + self.kernel - 1] for layer in window.layers]
+    def _conv_after(self, window: Window, keep: int) -> list[torch.Tensor]:
+        return [layer.inputs[keep : keep + self.kernel - 1] for layer in window.layers]
 
     @torch.inference_mode()
-    def checkpoint(self) -> Checkpoint:
-        """A copy of what can't be cut back."""
-        conv = torch.stack(self.conv) if self.conv else self.memory.new_zeros(0)
-        return Checkpoint(tuple(self.tokens), self.last_hidden.clone(), self.memory.clone(), conv)
+    def checkpoint(self, length: int | None = None) -> Checkpoint:
+        """A copy of what can't be cut back: as it is, or as it was after `length` tokens, in the last decode.
+
+        Raises ValueError when the last decode didn't pass that length.
+        """
+        if length is None or length == self.length:
+            memory, conv, last_hidden = self.memory.clone(), self.conv, self.last_hidden
+        else:
+            window = self.window
+            keep = 0 if window is None else length - window.first
+            if window is None or not 1 <= keep < window.rows:
+                raise ValueError(f"the last decode doesn't lead past {length} of the sequence's {self.length} tokens")
+            memory, conv = torch.empty_like(self.memory), self._conv_after(window, keep)
+            self._replay(window, keep, memory)
+            last_hidden = window.hidden[keep - 1]
+        stacked = torch.stack(conv) if conv else memory.new_zeros(0)
+        return Checkpoint(tuple(self.tokens[:length]), last_hidden.clone(), memory, stacked)
 
     @torch.inference_mode()
     def restore(self, checkpoint: Checkpoint) -> None:

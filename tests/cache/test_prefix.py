@@ -6,7 +6,7 @@ import pytest
 from fake_model import FakeCheckpoint, FakeModel, FakeState
 
 from server.cache.borders import SPACING, checkpoint_borders
-from server.cache.prefix import WORTH_COPYING, CachedSequence, PrefixCache, common_length, prefill_step
+from server.cache.prefix import SHORT, WORTH_COPYING, CachedSequence, PrefixCache, common_length, prefill_step
 
 PLENTY = 10**9
 
@@ -65,11 +65,11 @@ def test_a_warm_prefill_gives_the_state_of_a_cold_one(seed: int) -> None:
 class OneOff(FakeState):
     """Planted: a checkpoint claims one token more than its state has seen."""
 
-    def checkpoint(self) -> FakeCheckpoint:
+    def checkpoint(self, length: int | None = None) -> FakeCheckpoint:
         before = FakeState()
-        for token in self.tokens[:-1]:
+        for token in self.tokens[:length][:-1]:
             before.step(token)
-        kept = super().checkpoint()
+        kept = super().checkpoint(length)
         return FakeCheckpoint(kept.length, before.recurrent, kept.window, kept.last_hidden)
 
 
@@ -103,6 +103,19 @@ def test_a_planted_comparison_by_length_alone_is_noticed(monkeypatch: pytest.Mon
     monkeypatch.setattr("server.cache.prefix.common_length", lambda a, b: min(len(a), len(b)))
     with pytest.raises(AssertionError):
         check_warm_is_cold(FakeModel())
+
+
+def test_a_prompt_with_a_few_new_tokens_takes_one_pass_and_keeps_all_its_states() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    text = [i % 6 for i in range(200)]
+    serve(model, cache, [*text, 7], (len(text),))
+    for new in range(1, SHORT):
+        text += [new % 5] * new
+        model.rows_decoded, model.rows_prefilled = [], []
+        state, _, prefilled = serve(model, cache, [*text, 7], (len(text),))
+        assert (model.rows_decoded, model.rows_prefilled, prefilled) == ([new + 1], [], new + 1)
+        assert same(state, cold(model, [*text, 7], (len(text),)))
 
 
 def test_the_same_prompt_again_computes_nothing() -> None:

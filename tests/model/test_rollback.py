@@ -91,6 +91,33 @@ def test_a_checkpoint_survives_what_happens_after_it(model: HybridModel) -> None
     assert checkpoint.nbytes > checkpoint.memory.nbytes
 
 
+@pytest.mark.parametrize("keep", [1, 2, 4])
+def test_a_checkpoint_within_a_decode_is_what_a_rollback_would_leave(model: HybridModel, keep: int) -> None:
+    state, cut = model.new_state(), model.new_state()
+    for each in (state, cut):
+        model.prefill(PROMPT, each)
+        model.decode(ROWS[:5], each)
+    checkpoint = state.checkpoint(len(PROMPT) + keep)
+    assert state.tokens == [*PROMPT, *ROWS[:5]]
+    untouched = state.checkpoint()
+    cut.rollback(keep)
+    state.restore(checkpoint)
+    assert differences(state, cut) == []
+    model.decode(ROWS[keep:5], cut)
+    assert torch.equal(cut.memory, untouched.memory)
+
+
+def test_a_checkpoint_that_the_last_decode_did_not_pass_is_refused(model: HybridModel) -> None:
+    state = model.new_state()
+    model.prefill(PROMPT, state)
+    with pytest.raises(ValueError, match="doesn't lead past"):
+        state.checkpoint(len(PROMPT) - 1)
+    model.decode(ROWS[:3], state)
+    for length in (len(PROMPT), len(PROMPT) + 4):
+        with pytest.raises(ValueError, match="doesn't lead past"):
+            state.checkpoint(length)
+
+
 def test_a_checkpoint_of_other_tokens_is_refused(model: HybridModel) -> None:
     state = model.new_state()
     start = state.checkpoint()

@@ -211,12 +211,12 @@ def test_a_warm_prompt_continues_as_a_cold_one(exact_model: HybridModel) -> None
 
 
 def test_a_checkpoint_one_token_off_is_noticed(exact_model: HybridModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_off(self: CachedSequence) -> None:
-        state = self.state
+    def one_off(self: CachedSequence, length: int) -> None:
+        tokens = self.state.tokens[:length]
         before = exact_model.new_state()
-        exact_model.prefill(state.tokens[:-1], before)
+        exact_model.prefill(tokens[:-1], before)
         self.checkpoints.append(
-            Checkpoint(tuple(state.tokens), state.last_hidden, before.memory, torch.stack(before.conv))
+            Checkpoint(tuple(tokens), self.state.last_hidden, before.memory, torch.stack(before.conv))
         )
 
     monkeypatch.setattr(CachedSequence, "keep_checkpoint", one_off)

@@ -67,9 +67,12 @@ class FakeState:
         self.last_hidden = kept.last_hidden
         self.pending = []
 
-    def checkpoint(self) -> FakeCheckpoint:
-        assert not self.pending, "a checkpoint in the middle of a cycle"
-        return FakeCheckpoint(len(self.tokens), self.recurrent, self.window, self.last_hidden)
+    def checkpoint(self, length: int | None = None) -> FakeCheckpoint:
+        assert length is not None or not self.pending, "a checkpoint in the middle of a cycle"
+        if length is None or length == len(self.tokens):
+            return FakeCheckpoint(len(self.tokens), self.recurrent, self.window, self.last_hidden)
+        then = next(state for state in self.pending if len(state.tokens) == length)
+        return FakeCheckpoint(length, then.recurrent, then.window, then.last_hidden)
 
     def restore(self, checkpoint: FakeCheckpoint) -> None:
         assert checkpoint.length <= len(self.tokens)
