@@ -59,7 +59,8 @@ class StartedEngine:
             return told[-1].removeprefix(ERROR_PREFIX)
         if lines:
             return lines[-1].strip()
-        return f"the engine process {self.pid} {_ending(self.exit_code)} while it started; its log is {self._log}"
+        # Without its number: who tries again and again has one thing to tell and not many.
+        return f"the engine process {_ending(self.exit_code)} while it started; its log is {self._log}"
 
 
 def _ending(exit_code: int | None) -> str:
