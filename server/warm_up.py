@@ -15,15 +15,17 @@ from server.threads import ThreadChooser, thread_counts
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel
 
-FIRST, TOKENS, ROWS = 16, 32, (1, 4)
-"""Tokens of the very first prefill, of a measured one, and rows of the decodes after it."""
+FIRST, TOKENS, ROWS = 16, 64, (1, 4)
+"""Tokens of the very first prefill, of a measured one (a whole chunk: a part of one would say too low a rate), and rows
+of the decodes after it."""
 SLOW_SECONDS = 0.5
 """A model whose first prefill needs more processor time is not measured any further: starting would take too long."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """prefill_rate: tokens per second. The choosers' units: a prefilled token, and a cycle without drafts.
+    """prefill_rate: tokens per second, of a machine that is not busy. The choosers' units: a prefilled token, and a
+    cycle without drafts.
 
     complete: no count was left out because others kept its processors busy.
     """
@@ -55,19 +57,21 @@ def warm_up(model: HybridModel, threads: int, free: Callable[[], int]) -> Measur
     most = min(threads, free())
     for count in reversed(thread_counts(most)):
         torch.set_num_threads(count)
-        results[count], prefill_seconds, decode_seconds = _run(model, ids)
+        results[count], prefill_seconds, own_seconds, decode_seconds = _run(model, ids)
         if all(map(torch.equal, results[count], results[most])):
             prefill[count], decode[count] = prefill_seconds / TOKENS, decode_seconds
     choosers = ThreadChooser(prefill, free), ThreadChooser(decode, free)
-    return Measured(1 / min(prefill.values()), *choosers, complete=most == threads)
+    # The last run was on one thread, whose own time doesn't hold that of other programs.
+    seconds = min(own_seconds / TOKENS, *prefill.values())
+    return Measured(1 / seconds, *choosers, complete=most == threads)
 
 
-def _run(model: HybridModel, ids: list[int]) -> tuple[list[Tensor], float, float]:
-    """Everything a prefill and decodes compute, the prefill's seconds, and the fastest decode's."""
+def _run(model: HybridModel, ids: list[int]) -> tuple[list[Tensor], float, float, float]:
+    """Everything a prefill and decodes compute, the prefill's seconds, those of this thread, the fastest decode's."""
     state = model.new_state()
-    began = time.perf_counter()
+    began, own = time.perf_counter(), time.thread_time()
     results = [model.prefill(ids[:TOKENS], state)]
-    prefilled = time.perf_counter()
+    prefilled, own = time.perf_counter(), time.thread_time() - own
     times = []
     for rows in ROWS:
         start = time.perf_counter()
@@ -75,4 +79,4 @@ def _run(model: HybridModel, ids: list[int]) -> tuple[list[Tensor], float, float
         results += [hidden, model.logits(hidden)]
         times.append(time.perf_counter() - start)
         state.rollback(1)
-    return [*results, state.memory], prefilled - began, min(times)
+    return [*results, state.memory], prefilled - began, own, min(times)

@@ -71,3 +71,12 @@ def test_processors_that_others_use_are_not_tried() -> None:
     assert measured.prefill._counts == measured.decode._counts == [1]
     assert not measured.complete
     assert warm_up(model, 4, lambda: 4).complete
+
+
+def test_a_busy_machine_does_not_lower_the_rate() -> None:
+    """Others run while this thread waits: a prefill's time is longer than its own processor time."""
+    model = Countable(depends=False)
+    prefill = model.prefill
+    model.prefill = lambda ids, state: (spend(0.005), time.sleep(0.1), prefill(ids, state))[-1]
+    rate = warm_up(model, 1, lambda: 1).prefill_rate
+    assert module.TOKENS / 0.1 < rate <= module.TOKENS / 0.005
