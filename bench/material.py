@@ -32,13 +32,13 @@ def document(encoder: Encoder, tokens: int, text: str) -> str:
 
 
 def cut_prompts(text: str, count: int, shortest: int) -> list[str]:
-    """``count`` beginnings of ``text``, each ending where a line's code starts, evenly spread from the line at
-    ``shortest`` characters on. Raises ValueError when there are fewer such places."""
+    """``count`` beginnings of ``text``, each ending before an indented line, evenly spread from ``shortest``
+    characters on: inside a function or a class there is more to come. Raises ValueError when there are fewer."""
     places: list[int] = []
     position = 0
     for line in text.splitlines(keepends=True):
-        if position >= shortest and line.strip():
-            places.append(position + len(line) - len(line.lstrip()))
+        if position >= shortest and line.strip() and line[0] == " ":
+            places.append(position)
         position += len(line)
     if len(places) < count:
         raise ValueError(f"the text has {len(places)} places for {count} prompts")
@@ -61,6 +61,10 @@ TYPINGS = (
     Typing("    def total_value(", "    def cheapest_on(self, shelf: str, limit: int = 10) -> list[Article]:"),
     Typing("class NotEnoughError(", "def parse_article(line: str, separator: str = ';') -> Article:"),
     Typing("    def on_shelf(", "    def rename(self, number: str, name: str) -> None:"),
+    Typing(
+        "def print_orders(", "def write_orders(path: Path, inventory: Inventory, encoding: str = 'utf-8') -> int:"
+    ),
+    Typing("def reading_ease(", "def longest_words(text: str, count: int, smallest: int = 3) -> list[str]:"),
 )
 
 

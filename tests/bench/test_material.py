@@ -38,21 +38,21 @@ def test_a_document_has_whole_lines_of_the_end_and_at_most_the_asked_tokens(toke
     assert (text * 9).endswith("\n" + found)
 
 
-def test_prompts_end_where_code_starts_and_are_spread_over_the_text() -> None:
+def test_prompts_end_before_an_indented_line_and_are_spread_over_the_text() -> None:
     text = "".join(f"def f{i}():\n\n    return {i}\n" for i in range(50))
     prompts = cut_prompts(text, 10, 100)
     assert len(set(prompts)) == 10
     for prompt in prompts:
         assert text.startswith(prompt)
         assert len(prompt) >= 100
-        assert text[len(prompt)] not in " \n"
-        assert prompt.rpartition("\n")[2].strip() == ""
+        assert prompt.endswith("\n")
+        assert text[len(prompt) :].startswith("    return")
     assert len(prompts[-1]) > 0.8 * len(text)
 
 
 def test_too_many_prompts_for_a_text_are_refused() -> None:
     with pytest.raises(ValueError, match="1 places for 2"):
-        cut_prompts("a\n", 2, 0)
+        cut_prompts("a:\n b\n", 2, 0)
 
 
 def test_every_typing_has_its_place_and_together_they_are_long_enough() -> None:
