@@ -61,9 +61,7 @@ TYPINGS = (
     Typing("    def total_value(", "    def cheapest_on(self, shelf: str, limit: int = 10) -> list[Article]:"),
     Typing("class NotEnoughError(", "def parse_article(line: str, separator: str = ';') -> Article:"),
     Typing("    def on_shelf(", "    def rename(self, number: str, name: str) -> None:"),
-    Typing(
-        "def print_orders(", "def write_orders(path: Path, inventory: Inventory, encoding: str = 'utf-8') -> int:"
-    ),
+    Typing("def print_orders(", "def write_orders(path: Path, inventory: Inventory, encoding: str = 'utf-8') -> int:"),
     Typing("def reading_ease(", "def longest_words(text: str, count: int, smallest: int = 3) -> list[str]:"),
 )
 
