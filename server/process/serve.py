@@ -26,6 +26,7 @@ from server.api.host import EngineHost
 from server.free_cpus import FreeCpus
 from server.models_known import ModelNotFound, asked_model, find_model
 from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
+from server.process.connections import LimitedProtocol
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
 from server.process.lock import EngineLock, lock_holder
 from server.process.places import Places, RuntimeDirectoryError, find_places, writing
@@ -184,7 +185,7 @@ class EngineProcess:
         self._server = _Server(
             uvicorn.Config(
                 create_app(self._host),
-                http="h11",
+                http=LimitedProtocol,
                 loop="asyncio",
                 ws="none",
                 lifespan="off",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 from collections.abc import Iterator
 
@@ -10,6 +12,7 @@ import pytest
 from engine_process import EngineHome, engine_home, wait_until
 
 from server.api.guard import is_loopback
+from server.process.connections import MOST_LOOPBACK
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:1234", "localhost", "LOCALHOST:80", "[::1]:9", "localhost."])
@@ -34,6 +37,18 @@ def test_own_host_is_answered(web: httpx.Client, host: str) -> None:
 def test_other_host_is_refused(web: httpx.Client, host: str) -> None:
     answer = web.get("/health", headers={"host": host})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "host_refused")
+
+
+def test_idle_connections_on_loopback_keep_nobody_out(web: httpx.Client, api_home: EngineHome) -> None:
+    address = (web.base_url.host, web.base_url.port or 0)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(MOST_LOOPBACK + 50)]
+        assert web.get("/health").status_code == 200
+        assert api_home.health() is not None
+        wait_until(lambda: len(select.select(idle, [], [], 0)[0]) >= 50)
+        assert idle[0].recv(1) == b""  # the oldest went first
+        idle[-1].sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert idle[-1].makefile("rb").readline().split()[1] == b"200"
 
 
 def test_two_hosts_are_refused(web: httpx.Client) -> None:
