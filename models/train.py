@@ -35,25 +35,25 @@ from server.model.tokenizer import Tokenizer
 
 DEPTH_WEIGHTS = (0.3, 0.15, 0.1)
 """Loss weights of one, two and three chained steps of the prediction head."""
-LOOP_SHARE = 8
+LOOP_SHARE = 4
 """One window in so many is made into one with loops."""
 
 
-def learning_rate(progress: float, step: int, peak: float, warmup: int = 100, decay: float = 0.4) -> float:
+def learning_rate(progress: float, step: int, peak: float, decay: float, warmup: int = 100) -> float:
     """Warm-up by steps, flat, then linear to 2 % over the last ``decay`` of the run (by ``progress`` in 0..1)."""
     rate = peak * min(1.0, (step + 1) / warmup)
     return rate * max(0.02, min(1.0, (1 - progress) / decay))
 
 
 def target_weights(ids: torch.Tensor, middle: int, end: int) -> torch.Tensor:
-    """ids [B, T] -> loss weights [B, T] of the tokens that follow them: 3 in a middle and for its end, otherwise 1.
+    """ids [B, T] -> loss weights [B, T] of the tokens that follow them: 5 in a middle and for its end, otherwise 1.
 
     ``middle`` and ``end`` are the markers' ids. Middles are 2 % of the tokens, and what the model is for.
     """
     at = torch.arange(ids.shape[1], device=ids.device)
     opened = torch.where(ids == middle, at, -1).cummax(1).values
     closed = torch.where(ids == end, at, -1).cummax(1).values
-    return 1.0 + 2.0 * (opened > closed).float()
+    return 1.0 + 4.0 * (opened > closed).float()
 
 
 def read_weights(path: Path) -> Weights:
@@ -140,7 +140,7 @@ class Trainer:
         losses.append(loops_lost)
         torch.autograd.backward(total)
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0, foreach=True)
-        rate = learning_rate(progress, step, self.args.rate)
+        rate = learning_rate(progress, step, self.args.rate, self.args.decay)
         self.muon.step(rate)
         for group in self.adam.param_groups:
             group["lr"] = rate
@@ -246,6 +246,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--rate", type=float, default=2.5e-3)
+    parser.add_argument("--decay", type=float, default=0.4, help="share of the time, its last, in which the rate falls")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--held-out", type=int, default=4, help="batches of held-out text per evaluation")

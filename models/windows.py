@@ -36,8 +36,9 @@ def line_starts(text: str) -> list[int]:
 def cut_text(text: str, rng: random.Random) -> Cut | None:
     """A hole as a cursor makes it: mostly from a place in a line to the end of that or a later line.
 
-    0.55 rest of the line (half from the first non-blank character, half from a random column), 0.25 whole lines
-    from an indent on, 0.2 any span of characters. None when the text has no fitting place.
+    0.53 rest of the line (half from the first non-blank character, half from a random column), 0.24 whole lines
+    from an indent on, 0.19 any span of characters, 0.04 the end of a line where nothing is missing. None when the
+    text has no fitting place.
     """
     starts = line_starts(text)
     for _ in range(8):
@@ -48,6 +49,8 @@ def cut_text(text: str, rng: random.Random) -> Cut | None:
         line = text[begin:line_end]
         if not line.strip():
             continue
+        if rng.random() < 0.04:
+            return Cut(text[:line_end], "", text[line_end:])
         indent = len(line) - len(line.lstrip())
         kind = rng.random()
         if kind < 0.8:
@@ -75,7 +78,7 @@ def cut_text(text: str, rng: random.Random) -> Cut | None:
     return None
 
 
-def sections(text: str, rng: random.Random, low: int = 400, high: int = 6000) -> Iterator[str]:
+def sections(text: str, rng: random.Random, low: int = 400, high: int = 12_000) -> Iterator[str]:
     """The whole text in consecutive pieces of ``low`` to ``high`` characters, cut at line borders."""
     begin = 0
     while begin < len(text):
@@ -148,7 +151,7 @@ class WindowBuilder:
             for _ in range(2):
                 self.add_pack(self.rng.sample(files, min(len(files), self.rng.randint(2, 5))))
         for file in files:
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.35:
                 self.add_plain(file)
             else:
                 self.add_holes(file)
@@ -158,7 +161,7 @@ class WindowBuilder:
         size = self.length + 1
         self.rng.shuffle(self.whole)
         while self.whole and len(self.plain) > size:
-            if self.rng.random() < 0.3:
+            if self.rng.random() < 0.15:
                 yield self.plain[:size]
                 self.plain = self.plain[size:]
                 continue

@@ -31,18 +31,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_rate_warms_up_by_steps_stays_and_falls_to_two_percent_by_progress() -> None:
-    assert learning_rate(0.0, 0, 1.0) == pytest.approx(0.01)
-    assert learning_rate(0.0, 49, 1.0) == pytest.approx(0.5)
-    assert learning_rate(0.3, 500, 2.0) == pytest.approx(2.0)
-    assert learning_rate(0.6, 500, 1.0) == pytest.approx(1.0)
-    assert learning_rate(0.8, 500, 1.0) == pytest.approx(0.5)
-    assert learning_rate(1.0, 500, 1.0) == pytest.approx(0.02)
+    assert learning_rate(0.0, 0, 1.0, decay=0.4) == pytest.approx(0.01)
+    assert learning_rate(0.0, 49, 1.0, decay=0.4) == pytest.approx(0.5)
+    assert learning_rate(0.3, 500, 2.0, decay=0.4) == pytest.approx(2.0)
+    assert learning_rate(0.6, 500, 1.0, decay=0.4) == pytest.approx(1.0)
+    assert learning_rate(0.8, 500, 1.0, decay=0.4) == pytest.approx(0.5)
+    assert learning_rate(1.0, 500, 1.0, decay=0.4) == pytest.approx(0.02)
+    assert learning_rate(0.6, 500, 1.0, decay=0.8) == pytest.approx(0.5)
 
 
-def test_what_follows_a_middle_marker_weighs_three_until_the_end_token_is_due() -> None:
+def test_what_follows_a_middle_marker_weighs_five_until_the_end_token_is_due() -> None:
     #                     text  middle  x  x  end  text  end  text
     ids = torch.tensor([[5, 90, 6, 6, 91, 5, 91, 5], [5, 5, 91, 90, 6, 6, 6, 6]])
-    assert target_weights(ids, middle=90, end=91).tolist() == [[1, 3, 3, 3, 1, 1, 1, 1], [1, 1, 1, 3, 3, 3, 3, 3]]
+    assert target_weights(ids, middle=90, end=91).tolist() == [[1, 5, 5, 5, 1, 1, 1, 1], [1, 1, 1, 5, 5, 5, 5, 5]]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ def arguments(data: Path, out: Path, **changes: object) -> argparse.Namespace:
         "length": 128,
         "batch": 2,
         "rate": 3e-3,
+        "decay": 0.4,
         "seed": 1,
         "workers": 0,
         "held_out": 1,
