@@ -27,11 +27,14 @@ from server.kernel.instructions import (
     Verify,
 )
 from server.kernel.model import KernelModel
-from server.kernel.tiles import TILE_ROWS, Matrix, Strip, split_by_bytes, split_evenly
+from server.kernel.tiles import Matrix, Strip, split_by_bytes, split_evenly
 
 ONE = Rows("one", 1)
 BEHIND = Rows("behind", MAX_ROWS)
 RINGS = ("conv", "keys", "deltas", "decays")
+GROUP_ROWS = 64
+"""Rows of a group whose outputs are left in float32; where they are rounded it has BLOCK rows of each matrix, so that
+a phase of few rows is not cut into fewer groups than there are SMs."""
 
 
 class Builder:
@@ -236,7 +239,7 @@ class Builder:
             Project,
             name,
             rows,
-            tuple(Strip((self._matrix(tensor),), TILE_ROWS) for tensor, _ in outputs),
+            tuple(Strip((self._matrix(tensor),), GROUP_ROWS) for tensor, _ in outputs),
             Input("x.in", "x.squares", 1),
             reads=[*_normed(f"blk.{i}.attn_norm.weight"), *([_kept("counts")] if outputs[0][1].ring else [])],
             writes=writes,
@@ -280,7 +283,7 @@ class Builder:
             Head,
             name,
             rows,
-            (Strip((matrix,), TILE_ROWS),),
+            (Strip((matrix,), GROUP_ROWS),),
             Input("x.in", "x.squares", 1, "x.low" if step is None else ""),
             reads=reads,
             writes=writes,

@@ -191,7 +191,7 @@ def _check_balance(plan: Plan, spread: float | None) -> Iterator[Finding]:
             continue  # coverage says so
         shares = bytes_by_sm(phase.strips, phase.ranges)
         mean = sum(shares) / len(shares)
-        tile = max(matrix.tile_bytes(matrix.tile_columns) for strip in phase.strips for matrix in strip.matrices)
+        tile = max(matrix.tile_bytes for strip in phase.strips for matrix in strip.matrices)
         if spread is not None and max(shares) - min(shares) > spread * mean:
             text = f"SMs stream {min(shares)} to {max(shares)} bytes, {(max(shares) - min(shares)) / mean:.1%} apart"
             yield Finding("balance", phase.name, text)

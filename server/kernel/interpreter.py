@@ -199,6 +199,6 @@ def _factor(mean_square: Tensor, eps: float) -> Tensor:
 
 def _finished_rows(strip: Strip, share: Range) -> tuple[int, int]:
     """Rows of the groups that an SM begins, and so finishes: first, one behind the last."""
-    size = len(strip.group(0))
+    size = len(strip.group)
     first, stop = (min(-(-tile // size) * strip.group_rows, strip.rows) for tile in (share.start, share.stop))
     return first, stop

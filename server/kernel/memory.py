@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from server.kernel.buffers import Buffer, buffers
 from server.kernel.model import KernelModel
-from server.kernel.plan import build_plan
-from server.kernel.tiles import Strip
+from server.kernel.plan import streamed_strips
 
 RING_PARTS = (".conv", ".keys", ".deltas", ".decays")
 
@@ -36,15 +35,13 @@ class Memory:
 
 def memory_plan(model: KernelModel, sms: int, capacity: int) -> Memory:
     """For one sequence of up to `capacity` positions on a GPU of `sms` SMs."""
-    drafts = 1 if model.config.mtp else 0
-    strips: set[Strip] = {strip for phase in build_plan(model, sms, 1, drafts).weight_phases for strip in phase.strips}
     found = buffers(model, sms, capacity).values()
     memories = _bytes(b for b in found if b.name.endswith(".memory"))
     rings = _bytes(b for b in found if b.name.endswith(RING_PARTS))
     caches = _bytes(b for b in found if b.name.endswith((".k", ".v")))
     tables = {"token_embd.weight", model.draft_table} if model.config.mtp else {"token_embd.weight"}
     return Memory(
-        weights=sum(strip.nbytes for strip in strips),
+        weights=sum(strip.nbytes for strip in streamed_strips(model)),
         embedding=sum(model.file_bytes(table) for table in tables),
         memories=memories,
         rings=rings,

@@ -15,6 +15,7 @@ from server.kernel.buffers import MAX_DRAFTS, MAX_ROWS
 from server.kernel.build import Builder
 from server.kernel.instructions import Instruction, WeightPhase
 from server.kernel.model import KernelModel
+from server.kernel.tiles import Strip
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,10 @@ def build_plan(model: KernelModel, sms: int, rows: int, drafts: int = 0, *, logi
     builder = Builder(model, sms, rows, drafts, logits)
     builder.build()
     return Plan(model, sms, rows, drafts, logits, tuple(builder.instructions), builder.carried())
+
+
+def streamed_strips(model: KernelModel) -> tuple[Strip, ...]:
+    """Every strip that launches of a model stream, once: the trunk's, the output matrix, the MTP block's with its
+    rows of the output matrix."""
+    plan = build_plan(model, 1, 1, 1 if model.config.mtp else 0)
+    return tuple(dict.fromkeys(strip for phase in plan.weight_phases for strip in phase.strips))

@@ -1,9 +1,10 @@
 """Weights as tiles of 16 rows, their linear order within a phase, and the split of that order over the SMs by bytes.
 
 A phase streams one or several matrices that have the same input. Its order is fixed: strip after strip, group after
-group, in a group one block of 256 columns after the other, in a block first matrix by matrix, then row tile by row
-tile. A group is what one SM finishes: the rows whose outputs are scaled, combined and handed on together. An SM owns
-one contiguous range, so it continues at most one group, with its first tiles; the SM that begins a group finishes it.
+group, in a group matrix after matrix (gate, then up), in a matrix column tile after column tile, in that row tile after
+row tile. A group is what one SM finishes: the rows whose outputs are scaled, combined and handed on together. An SM
+owns one contiguous range, so it continues at most one group, with its first tiles; the SM that begins a group finishes
+it. All groups and all tiles are whole: rows and columns that a matrix doesn't have are zeros (see `pack`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ from server.gguf.types import TensorType
 
 TILE_ROWS = 16
 """Rows of a tile: those of one tensor-core fragment."""
-BLOCK_COLUMNS = 256
-"""Columns whose activations are used together."""
-TILE_COLUMNS = {TensorType.F32: 64, TensorType.F16: 128, TensorType.BF16: 128}
-"""Columns of a tile where they are fewer than BLOCK_COLUMNS: wide types would make tiles too large to balance."""
+TILE_COLUMNS = {
+    TensorType.F32: 64,
+    TensorType.F16: 128,
+    TensorType.BF16: 128,
+    TensorType.Q8_0: 256,
+    TensorType.Q4_K: 256,
+    TensorType.Q5_K: 256,
+    TensorType.Q6_K: 256,
+}
+"""Columns of a tile. Wide types have fewer: otherwise their tiles would be too large to balance."""
 TILE_BYTES = {
     TensorType.F32: 4096,
     TensorType.F16: 4096,
@@ -31,8 +38,8 @@ TILE_BYTES = {
     TensorType.Q5_K: 2880,
     TensorType.Q6_K: 3360,
 }
-"""Bytes of a whole tile as it lies in device memory. K-quants of 4 and 5 bits have their 6-bit scales and minima
-widened to bytes (64 bytes a tile more than in the file); the others are as in the file."""
+"""Bytes of a tile in device memory. K-quants of 4 and 5 bits have their 6-bit scales and minima widened to bytes (64
+bytes a tile more than in the file); the others are as large as in the file."""
 
 
 @dataclass(frozen=True)
@@ -48,96 +55,88 @@ class Matrix:
 
     @property
     def tile_columns(self) -> int:
-        return TILE_COLUMNS.get(self.type, BLOCK_COLUMNS)
+        return TILE_COLUMNS[self.type]
 
-    def tile_bytes(self, columns: int) -> int:
-        """Bytes of a tile of so many columns; a multiple of 16."""
-        return -(-TILE_BYTES[self.type] * columns // (self.tile_columns * 16)) * 16
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of each of its tiles, a multiple of 16."""
+        return TILE_BYTES[self.type]
+
+    @property
+    def column_tiles(self) -> int:
+        """Tiles side by side."""
+        return -(-self.columns // self.tile_columns)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile's weights come from: 16 rows (fewer at a matrix' end) by `columns` columns."""
+    """Where a tile's weights come from."""
 
     matrix: int
     """Which of the strip's matrices."""
     row: int
     """Its first row."""
     column: int
-    columns: int
+    """Its first column."""
     nbytes: int
 
 
 @dataclass(frozen=True)
 class Strip:
-    """Matrices of the same shape whose rows alternate: one, or gate and up."""
+    """Matrices of the same shape whose groups of rows alternate: one, or gate and up. Their types may differ."""
 
     matrices: tuple[Matrix, ...]
     group_rows: int
-    """Rows of each matrix in a group: 16 or 32."""
+    """Rows of each matrix in a group: 16, 32 or 64."""
 
     @property
     def rows(self) -> int:
         return self.matrices[0].rows
 
-    @cached_property
+    @property
+    def row_tiles(self) -> int:
+        """Tiles of a matrix in a group, one below the other."""
+        return self.group_rows // TILE_ROWS
+
+    @property
     def groups(self) -> int:
         return -(-self.rows // self.group_rows)
 
-    def group(self, index: int) -> tuple[Tile, ...]:
+    @cached_property
+    def group(self) -> tuple[Tile, ...]:
         """The tiles of a group in the order in which they are streamed, rows counted from the group's first."""
-        return (self._last if index == self.groups - 1 else self._whole)[0]
+        return tuple(
+            Tile(index, row, column * matrix.tile_columns, matrix.tile_bytes)
+            for index, matrix in enumerate(self.matrices)
+            for column in range(matrix.column_tiles)
+            for row in range(0, self.group_rows, TILE_ROWS)
+        )
 
     @cached_property
-    def _whole(self) -> tuple[tuple[Tile, ...], tuple[int, ...]]:
-        return _group_tiles(self._shapes, self.group_rows)
-
-    @cached_property
-    def _last(self) -> tuple[tuple[Tile, ...], tuple[int, ...]]:
-        return _group_tiles(self._shapes, self.rows - (self.groups - 1) * self.group_rows)
+    def _bytes_in_group(self) -> tuple[int, ...]:
+        """Bytes of a group before each of its tiles, and of all of them."""
+        return tuple(accumulate((tile.nbytes for tile in self.group), initial=0))
 
     @property
-    def _shapes(self) -> tuple[Matrix, ...]:
-        return tuple(Matrix("", m.type, 0, m.columns) for m in self.matrices)
-
-    @cached_property
     def tiles(self) -> int:
-        return (self.groups - 1) * len(self._whole[0]) + len(self._last[0])
+        return self.groups * len(self.group)
 
-    @cached_property
+    @property
     def nbytes(self) -> int:
-        return (self.groups - 1) * self._whole[1][-1] + self._last[1][-1]
+        return self.groups * self._bytes_in_group[-1]
 
     def bytes_before(self, tile: int) -> int:
         """Bytes of the strip's first `tile` tiles."""
-        group = min(tile // len(self._whole[0]), self.groups - 1)
-        return group * self._whole[1][-1] + self._sums(group)[tile - group * len(self._whole[0])]
+        group, rest = divmod(tile, len(self.group))
+        return group * self._bytes_in_group[-1] + self._bytes_in_group[rest]
 
     def nearest(self, target: int) -> int:
         """How many first tiles have about `target` bytes: the border nearest to it."""
-        group = min(target // self._whole[1][-1], self.groups - 1)
-        sums = self._sums(group)
-        rest = target - group * self._whole[1][-1]
-        tile = min(bisect_right(sums, rest) - 1, len(sums) - 2)
+        sums = self._bytes_in_group
+        group, rest = divmod(target, sums[-1])
+        tile = bisect_right(sums, rest) - 1
         tile += rest - sums[tile] > sums[tile + 1] - rest
-        return group * len(self._whole[0]) + tile
-
-    def _sums(self, group: int) -> tuple[int, ...]:
-        return (self._last if group == self.groups - 1 else self._whole)[1]
-
-
-@lru_cache(maxsize=1024)
-def _group_tiles(matrices: tuple[Matrix, ...], rows: int) -> tuple[tuple[Tile, ...], tuple[int, ...]]:
-    """The tiles of a group of so many rows, and the bytes before each of them and of all."""
-    tiles = []
-    for block in range(0, matrices[0].columns, BLOCK_COLUMNS):
-        for index, matrix in enumerate(matrices):
-            end = min(block + BLOCK_COLUMNS, matrix.columns)
-            for row in range(0, rows, TILE_ROWS):
-                for column in range(block, end, matrix.tile_columns):
-                    columns = min(matrix.tile_columns, end - column)
-                    tiles.append(Tile(index, row, column, columns, matrix.tile_bytes(columns)))
-    return tuple(tiles), tuple(accumulate((tile.nbytes for tile in tiles), initial=0))
+        return group * len(self.group) + tile
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ def all_tiles(strips: tuple[Strip, ...]) -> Iterator[tuple[Matrix, Tile]]:
     """Every tile of a phase in its order."""
     for strip in strips:
         for group in range(strip.groups):
-            for tile in strip.group(group):
+            for tile in strip.group:
                 yield strip.matrices[tile.matrix], replace(tile, row=group * strip.group_rows + tile.row)
 
 
@@ -246,4 +245,4 @@ def _group_of(strips: tuple[Strip, ...], first_tiles: list[int], tile: int) -> t
     """(strip, group) of a tile."""
     index = bisect_right(first_tiles, tile) - 1
     strip = strips[index]
-    return index, min((tile - first_tiles[index]) // len(strip.group(0)), strip.groups - 1)
+    return index, (tile - first_tiles[index]) // len(strip.group)

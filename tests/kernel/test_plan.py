@@ -67,11 +67,11 @@ def test_what_an_sm_does_does_not_depend_on_the_number_of_rows(rows: int) -> Non
 
 STRIPS = {
     "mixed types": (
-        Strip((Matrix("a", TensorType.Q4_K, 80, 512),), 16),
-        Strip((Matrix("b", TensorType.F32, 22, 512),), 16),
+        Strip((Matrix("a", TensorType.Q4_K, 80, 512),), 64),
+        Strip((Matrix("b", TensorType.F32, 22, 512),), 64),
         Strip((Matrix("c", TensorType.Q6_K, 48, 512),), 16),
     ),
-    "gate and up": (Strip((Matrix("g", TensorType.Q4_K, 336, 256), Matrix("u", TensorType.Q5_K, 336, 256)), 32),),
+    "gate and up": (Strip((Matrix("g", TensorType.Q4_K, 336, 512), Matrix("u", TensorType.F16, 336, 512)), 32),),
     "ragged": (Strip((Matrix("a", TensorType.Q8_0, 40, 96),), 32), Strip((Matrix("b", TensorType.F16, 7, 1100),), 16)),
     "one tile": (Strip((Matrix("a", TensorType.BF16, 3, 64),), 32),),
 }
@@ -85,7 +85,7 @@ def test_tiles_hold_every_weight_once_and_are_split_by_bytes(strips: tuple[Strip
         (matrix.tensor, row, column)
         for matrix, tile in tiles
         for row in range(tile.row, min(tile.row + 16, matrix.rows))
-        for column in range(tile.column, tile.column + tile.columns)
+        for column in range(tile.column, min(tile.column + matrix.tile_columns, matrix.columns))
     )
     matrices = [matrix for strip in strips for matrix in strip.matrices]
     assert set(held.values()) == {1}
@@ -105,7 +105,7 @@ def test_shared_groups_are_those_with_a_border_inside_and_their_first_sm_finishe
     at = 0
     for s, strip in enumerate(strips):
         for group in range(strip.groups):
-            for _ in strip.group(group):
+            for _ in strip.group:
                 sm = next(i for i, share in enumerate(ranges) if share.start <= at < share.stop)
                 if sm not in owners.setdefault((s, group), []):
                     owners[s, group].append(sm)
