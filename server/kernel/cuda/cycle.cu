@@ -1,0 +1,87 @@
+// The kernel: a whole decode cycle in one cooperative launch of one block for each SM. Every warp goes through all
+// instructions in its own role; between two instructions stands a barrier of all SMs, which the producer ignores.
+
+DEVICE u32 row_count(const Instruction& i, u32 behind) {
+  return i.rows_kind == ROWS_BEHIND ? behind : i.rows_kind == ROWS_ONE ? 1 : (u32)i.rows_limit;
+}
+DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <= HEAD; }
+
+DEVICE void stamp(const Launch& l, u32 index, u32 which) {
+  if (TIMED && thread_index() == 32 * MATH_WARPS) l.times[(index * sm_count() + sm_index()) * 4 + which] = nanoseconds();
+}
+
+// This SM has finished instruction `index`: everything its threads wrote is visible to who sees the arrival.
+DEVICE void arrive(const Launch& l) {
+  fence_gpu();
+  add_release(l.barrier, 1);
+}
+
+DEVICE void wait_for_grid(const Launch& l, u32 index) {
+  const u32 arrivals = ((u32)l.epoch + index) * sm_count();
+  Patience patience;
+  while ((i32)(load_acquire(l.barrier) - arrivals) < 0) poll(patience, l.fault, AT_GRID);
+}
+
+DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 rows) {
+  switch (i.kind) {
+    case EMBED: embed(i, l, rows); break;
+    case MTP_INPUT: mtp_input(i, l, rows); break;
+    case DELTA_RULE: delta_rule(i, l, rows); break;
+    case ATTENTION: attention(i, l, rows); break;
+    case ATTENTION_REDUCE: attention_reduce(i, l, rows); break;
+    case VERIFY: verify(i, l, rows); break;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const Launch l) {
+  const u32 warp = thread_index() / 32;
+  if (thread_index() == 0) init_barriers();
+  const u32 behind = (u32)l.counts[BEHIND_COUNT], length = (u32)l.counts[LENGTH];
+  sync_threads(1, THREADS);
+  Barriers& b = barriers();
+
+  if (warp == PRODUCER_WARP) {
+    Producer producer;
+    for (u32 index = 0; index < l.count; ++index)
+      if (streams(l.instructions[index])) producer.stream(l.instructions[index], l);
+  } else if (warp == LOADER_WARP) {
+    Loader loader;
+    for (u32 index = 0; index < l.count; ++index) {
+      const Instruction& i = l.instructions[index];
+      if ((thread_index() & 31) == 0) wait_for_grid(l, index);
+      sync_warp();
+      fence_loads();
+      if ((thread_index() & 31) == 0) barrier_arrive(&b.go);
+      if (streams(i)) loader.load_input(i, l, row_count(i, behind));
+    }
+  } else {
+    Math math;
+    Epilogue epilogue;
+    for (u32 index = 0; index < l.count; ++index) {
+      const Instruction& i = l.instructions[index];
+      const u32 rows = row_count(i, behind);
+      stamp(l, index, 0);
+      if (streams(i)) {
+        if (warp < MATH_WARPS) {
+          math.multiply(i, l, rows);
+          continue;
+        }
+        barrier_wait(&b.go, index & 1, l.fault, AT_GO);
+        stamp(l, index, 1);
+        epilogue.finish(i, l, index, rows, length);
+        stamp(l, index, 2);
+        fence_loads();
+        sync_threads(8, 32 * EPILOGUE_WARPS);
+      } else {
+        barrier_wait(&b.go, index & 1, l.fault, AT_GO);
+        stamp(l, index, 1);
+        run_on_workers(i, l, rows);
+        stamp(l, index, 2);
+        fence_loads();
+        sync_threads(9, WORKERS);
+      }
+      if (thread_index() == 32 * MATH_WARPS) arrive(l);
+      stamp(l, index, 3);
+    }
+  }
+}

@@ -1,0 +1,564 @@
+// Phases that stream matrices: four kinds of warps walk an SM's tiles in the same order.
+//
+// The producer streams tiles into the ring, over the phases of the whole launch, and waits for nothing but room. The
+// loader brings the phase's input, in windows of columns. Math warps take every eighth tile and leave their sums of a
+// portion in a slot. Epilogue warps add the slots up, finish groups of outputs, and hand them on.
+
+// Consecutive tiles of one matrix in one group.
+struct Portion {
+  u32 strip, matrix, group;
+  u32 first, count;  // tiles within the matrix' part of the group
+  bool closes;       // its last tile is the group's last
+};
+
+// An SM's portions of an instruction, in order.
+struct Portions {
+  const Instruction& i;
+  u32 at, stop;
+  u32 strip = 0, strip_begin = 0;
+  u32 rest = 0;  // tiles of the group before the newest portion
+
+  DEVICE Portions(const Instruction& i, Range range) : i(i), at(range.start), stop(range.stop) {}
+
+  DEVICE static u32 group_tiles(const Strip& s, u32 matrix) { return (u32)(s.row_tiles * s.matrix[matrix].column_tiles); }
+  DEVICE static u32 group_tiles(const Strip& s) {
+    return group_tiles(s, 0) + (s.matrices == 2 ? group_tiles(s, 1) : 0);
+  }
+
+  DEVICE bool next(Portion& p) {
+    if (at >= stop) return false;
+    u32 whole = group_tiles(i.strip[strip]);
+    while (at >= strip_begin + whole * (u32)i.strip[strip].groups) {
+      strip_begin += whole * (u32)i.strip[strip].groups;
+      whole = group_tiles(i.strip[++strip]);
+    }
+    const Strip& s = i.strip[strip];
+    p.strip = strip;
+    p.group = (at - strip_begin) / whole;
+    rest = at - strip_begin - p.group * whole;
+    const u32 gate = group_tiles(s, 0);
+    p.matrix = rest >= gate;
+    p.first = p.matrix ? rest - gate : rest;
+    const u32 room = (p.matrix ? whole - gate : gate) - p.first;
+    p.count = room < stop - at ? room : stop - at;
+    p.closes = rest + p.count == whole;
+    at += p.count;
+    return true;
+  }
+};
+
+// How an instruction's input is cut into windows.
+struct Windowing {
+  u32 rows, blocks, size;  // blocks of a window: a multiple of 8
+  bool low;
+
+  DEVICE Windowing(const Instruction& i, u32 rows) : rows(rows), low(i.input_low != nullptr) {
+    blocks = ((u32)i.blocks + 7) / 8 * 8;
+    const u32 bytes = rows * (low ? 72 : 40);
+    size = blocks * bytes <= AREA_BYTES ? blocks : AREA_BYTES / WINDOWS / bytes / 8 * 8;
+  }
+  DEVICE u8* place(u32 slot) const { return shared<u8>(AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS))); }
+  // The window that a tile's columns are in.
+  DEVICE u32 of_tile(const Strip& s, u32 matrix, u32 tile) const {
+    return tile / (u32)s.row_tiles * (u32)s.matrix[matrix].tile_blocks / size;
+  }
+};
+
+// ---------------------------------------------------------------- producer
+
+struct Producer {
+  Turn<STAGES> turn;
+  u64 policy = stream_policy();
+
+  DEVICE void stream(const Instruction& i, const Launch& l) {
+    Portions portions(i, i.ranges[sm_index()]);
+    Portion p;
+    while (portions.next(p)) {
+      const Matrix& m = i.strip[p.strip].matrix[p.matrix];
+      const u32 bytes = (u32)m.tile_bytes, most = STAGE_BYTES / bytes;
+      const u8* from = m.tiles + ((u64)p.group * Portions::group_tiles(i.strip[p.strip], p.matrix) + p.first) * bytes;
+      for (u32 left = p.count; left;) {
+        const u32 tiles = left < most ? left : most;
+        Barriers& b = barriers();
+        barrier_wait(&b.stage_empty[turn.slot], turn.parity ^ 1, l.fault, AT_STAGE_EMPTY);
+        load_begin(&b.stage_full[turn.slot], tiles * bytes);
+        load_stream(shared<u8>(RING_OFFSET + turn.slot * STAGE_BYTES), from, tiles * bytes, &b.stage_full[turn.slot], policy);
+        load_end(&b.stage_full[turn.slot]);
+        turn.next();
+        from += tiles * bytes;
+        left -= tiles;
+      }
+    }
+  }
+};
+
+// ---------------------------------------------------------------- loader
+
+struct Loader {
+  Turn<WINDOWS> turn;
+
+  DEVICE void load_input(const Instruction& i, const Launch& l, u32 rows) {
+    Barriers& b = barriers();
+    if (i.squares) {
+      const u32 bytes = (rows * (u32)i.blocks * 4 + 15) / 16 * 16;
+      load_begin(&b.squares_full, bytes);
+      load(shared<u8>(SQUARES_OFFSET), i.squares, bytes, &b.squares_full);
+      load_end(&b.squares_full);
+    }
+    const Windowing w(i, rows);
+    Portions portions(i, i.ranges[sm_index()]);
+    Portion p;
+    u32 current = ~0u;
+    while (portions.next(p)) {
+      const Strip& s = i.strip[p.strip];
+      const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+      for (u32 window = w.of_tile(s, p.matrix, p.first); window <= last; ++window) {
+        if (window == current) continue;
+        load_window(i, l, w, window);
+        current = window;
+      }
+    }
+  }
+
+  DEVICE void load_window(const Instruction& i, const Launch& l, const Windowing& w, u32 window) {
+    Barriers& b = barriers();
+    const u32 begin = window * w.size, blocks = w.blocks - begin < w.size ? w.blocks - begin : w.size;
+    u8* to = w.place(turn.slot);
+    u64* full = &b.window_full[turn.slot];
+    barrier_wait(&b.window_empty[turn.slot], turn.parity ^ 1, l.fault, AT_WINDOW_EMPTY);
+    load_begin(full, blocks * w.rows * (w.low ? 72 : 40));
+    load(to, i.input.values + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
+    load(to + w.size * w.rows * 32, i.input.scales + begin * w.rows, blocks * w.rows * 4, full);
+    load(to + w.size * w.rows * 36, i.input.sums + begin * w.rows, blocks * w.rows * 4, full);
+    if (w.low) load(to + w.size * w.rows * 40, i.input_low + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
+    load_end(full);
+    turn.next();
+  }
+};
+
+// ---------------------------------------------------------------- math
+
+struct Math {
+  Turn<STAGES> stage;
+  Turn<PARTIAL_SLOTS> partial;
+  Turn<WINDOWS> window;  // the one that is held, or the next one
+  bool holds = false;
+
+  DEVICE void multiply(const Instruction& i, const Launch& l, u32 rows) {
+    const Windowing w(i, rows);
+    const u32 lane = thread_index() & 31;
+    Window x;
+    x.rows = rows;
+#pragma unroll
+    for (u32 n = 0; n < ROW_TILES; ++n) {
+      const u32 g = 8 * n + (lane >> 2), t = 8 * n + 2 * (lane & 3);
+      x.column[n] = g < rows ? g : rows - 1;
+      x.result[n][0] = t < rows ? t : rows - 1;
+      x.result[n][1] = t + 1 < rows ? t + 1 : rows - 1;
+    }
+    Portions portions(i, i.ranges[sm_index()]);
+    Portion p;
+    u32 current = ~0u;
+    while (portions.next(p)) {
+      const Strip& s = i.strip[p.strip];
+      const u32 first = w.of_tile(s, p.matrix, p.first);
+      if (first != current) {
+        advance(i, l, w, first, x);
+        current = first;
+      }
+      Products sums;
+      clear(sums);
+      switch (s.matrix[p.matrix].type) {
+#if HAS_F32
+        case F32: take<F32>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_F16
+        case F16: take<F16>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_BF16
+        case BF16: take<BF16>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q8_0
+        case Q8_0: take<Q8_0>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q4_K
+        case Q4_K: take<Q4_K>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q5_K
+        case Q5_K: take<Q5_K>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q6_K
+        case Q6_K: take<Q6_K>(i, l, w, p, x, current, sums); break;
+#endif
+      }
+      leave(sums, l);
+    }
+    if (holds) release();
+  }
+
+  template <u32 type>
+  DEVICE void take(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x, u32& current,
+                   Products& sums) {
+    if (w.low) take_planes<type, true>(i, l, w, p, x, current, sums);
+    else take_planes<type, false>(i, l, w, p, x, current, sums);
+  }
+
+  // This warp's tiles of a portion: the warp's own index, and every eighth from there on.
+  template <u32 type, bool two_planes>
+  DEVICE void take_planes(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x,
+                          u32& current, Products& sums) {
+    constexpr u32 bytes = type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
+    constexpr u32 most = STAGE_BYTES / bytes, tile_blocks = type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8;
+    const Strip& s = i.strip[p.strip];
+    const u32 row_tiles = (u32)s.row_tiles;
+    Barriers& b = barriers();
+    u32 mine = thread_index() / 32;
+    for (u32 begin = 0; begin < p.count; begin += most) {
+      const u32 end = begin + most < p.count ? begin + most : p.count;
+      barrier_wait(&b.stage_full[stage.slot], stage.parity, l.fault, AT_STAGE_FULL);
+      for (; mine < end; mine += MATH_WARPS) {
+        const u32 block = (p.first + mine) / row_tiles * tile_blocks;
+        while (block - x.block >= w.size) advance(i, l, w, ++current, x);
+        add_tile<type, two_planes>(sums, shared<u8>(RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes), x,
+                                   block - x.block);
+      }
+      sync_warp();
+      if ((thread_index() & 31) == 0) barrier_arrive(&b.stage_empty[stage.slot]);
+      stage.next();
+    }
+    const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+    while (current < last) advance(i, l, w, ++current, x);
+  }
+
+  // To the next window of the input: number `index` of the row.
+  DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
+    Barriers& b = barriers();
+    if (holds) release();
+    if (i.segments > 1) barrier_wait(&b.window_ready[window.slot], window.parity, l.fault, AT_WINDOW_READY);
+    else barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
+    const u8* at = w.place(window.slot);
+    x.block = index * w.size;
+    x.values = at;
+    x.scales = (const float*)(at + w.size * w.rows * 32);
+    x.sums = (const u32*)(at + w.size * w.rows * 36);
+    x.low = at + w.size * w.rows * 40;
+    holds = true;
+  }
+
+  DEVICE void release() {
+    sync_warp();
+    if ((thread_index() & 31) == 0) barrier_arrive(&barriers().window_empty[window.slot]);
+    window.next();
+    holds = false;
+  }
+
+  // The warp's sums of a portion into its part of a slot: [column][16 rows].
+  DEVICE void leave(const Products& sums, const Launch& l) {
+    Barriers& b = barriers();
+    const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
+    barrier_wait(&b.partial_empty[partial.slot], partial.parity ^ 1, l.fault, AT_PARTIAL_EMPTY);
+    float* to = shared<float>(PARTIALS_OFFSET) + (partial.slot * MATH_WARPS + thread_index() / 32) * PARTIAL_WARP;
+#pragma unroll
+    for (u32 n = 0; n < ROW_TILES; ++n) {
+      float* column = to + (8 * n + 2 * t) * PARTIAL_STRIDE;
+      column[g] = sums[n][0];
+      column[PARTIAL_STRIDE + g] = sums[n][1];
+      column[g + 8] = sums[n][2];
+      column[PARTIAL_STRIDE + g + 8] = sums[n][3];
+    }
+    sync_warp();
+    if (lane == 0) barrier_arrive(&b.partial_full[partial.slot]);
+    partial.next();
+  }
+};
+
+// ---------------------------------------------------------------- epilogue
+
+// A warp finishes columns (rows of activations) e, e + 4, ... for all outputs of a group: lane = output.
+struct Epilogue {
+  static constexpr u32 MINE = 2 * ROW_TILES;  // columns of a warp at most
+
+  Turn<PARTIAL_SLOTS> partial;
+  Turn<WINDOWS> window;
+  u32 squares_parity = 0;
+  float factor[MINE];        // of the input's norm
+  float outputs[2][MINE];    // gate and up; or outputs 0 .. 31 and 32 .. 63
+  float best[MINE];          // of a head: the greatest logit of this lane's outputs, and which
+  u32 best_at[MINE];
+
+  DEVICE static u32 warp() { return thread_index() / 32 - MATH_WARPS; }
+  DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
+
+  DEVICE void finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length) {
+    read_factors(i, l, rows);
+    if (i.kind == HEAD) begin_head(i, rows);
+    const Windowing w(i, rows);
+    u32 current = ~0u;
+    Portions portions(i, i.ranges[sm_index()]);
+    Portion p;
+    bool begins = true, foreign = false, any = false;
+    while (portions.next(p)) {
+      if (!any) foreign = portions.rest != 0;
+      any = true;
+      if (i.segments > 1) scale_windows(i, l, w, p, current);
+      if (begins) clear_outputs();
+      gather(i, l, p, rows);
+      begins = p.closes;
+      if (foreign) {
+        hand_on(l, p, i.strip[p.strip], rows);
+        if (p.closes || portions.at >= portions.stop) {
+          signal(l, index);
+          foreign = false;
+        }
+        continue;
+      }
+      if (!p.closes && portions.at < portions.stop) continue;
+      if (!p.closes) collect(i, l, p, portions, index, rows);
+      conclude(i, p, rows, length);
+    }
+    if (i.kind == HEAD) end_head(i, rows);
+  }
+
+  // factor = 1 / sqrt(mean of x^2 + eps), of each row; of rows with several norms to shared memory.
+  DEVICE void read_factors(const Instruction& i, const Launch& l, u32 rows) {
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) factor[c] = 1;
+    if (!i.squares) return;
+    barrier_wait(&barriers().squares_full, squares_parity, l.fault, AT_SQUARES);
+    squares_parity ^= 1;
+    const u32 lane = thread_index() & 31, blocks = (u32)i.blocks, segments = (u32)i.segments, part = blocks / segments;
+    const float* squares = shared<float>(SQUARES_OFFSET);
+    const float width = (float)(u32)i.segment_width;
+    if (segments == 1) {
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c) {
+        if (column(c) >= rows) continue;
+        float sum = 0;
+        for (u32 b = lane; b < blocks; b += 32) sum += squares[column(c) * blocks + b];
+        for (u32 m = 16; m; m >>= 1) sum += shuffle_xor(sum, m);
+        factor[c] = inverse_root(sum / width + EPS);
+      }
+      return;
+    }
+    float* factors = shared<float>(FACTORS_OFFSET);
+    for (u32 at = thread_index() - 32 * MATH_WARPS; at < rows * segments; at += 32 * EPILOGUE_WARPS) {
+      const u32 row = at / segments, segment = at - row * segments;
+      float sum = 0;
+      for (u32 b = 0; b < part; ++b) sum += squares[row * blocks + segment * part + b];
+      factors[at] = inverse_root(sum / width + EPS);
+    }
+    sync_threads(8, 32 * EPILOGUE_WARPS);
+  }
+
+  // Norm factors into the scales and sums of the windows that a portion needs.
+  DEVICE void scale_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
+    Barriers& b = barriers();
+    const Strip& s = i.strip[p.strip];
+    const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+    const u32 segments = (u32)i.segments, part = (u32)i.blocks / segments;
+    const float* factors = shared<float>(FACTORS_OFFSET);
+    for (u32 index = w.of_tile(s, p.matrix, p.first); index <= last; ++index) {
+      if (index == current) continue;
+      current = index;
+      barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
+      u8* at = w.place(window.slot);
+      float* scales = (float*)(at + w.size * w.rows * 32);
+      u32* sums = (u32*)(at + w.size * w.rows * 36);
+      const u32 begin = index * w.size, end = begin + w.size < (u32)i.blocks ? begin + w.size : (u32)i.blocks;
+      for (u32 k = thread_index() - 32 * MATH_WARPS; k < (end - begin) * w.rows; k += 32 * EPILOGUE_WARPS) {
+        const u32 block = k / w.rows, row = k - block * w.rows;
+        const float f = factors[row * segments + (begin + block) / part];
+        scales[k] *= f;
+        const float sum = (as_float(sums[k] << 16) + as_float(sums[k] & 0xFFFF0000)) * f;
+        sums[k] = split_sum(sum);
+      }
+      sync_warp();
+      if ((thread_index() & 31) == 0) barrier_arrive(&b.window_ready[window.slot]);
+      window.next();
+    }
+  }
+
+  DEVICE static u32 split_sum(float sum) {
+    const u32 high = float_to_bfloat2(sum, 0);
+    return float_to_bfloat2(sum, sum - as_float(high << 16)) & 0xFFFF0000 | (high & 0xFFFF);
+  }
+
+  DEVICE void clear_outputs() {
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) outputs[0][c] = outputs[1][c] = 0;
+  }
+
+  // Adds the math warps' sums of a portion, warp by warp.
+  DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p, u32 rows) {
+    Barriers& b = barriers();
+    const Strip& s = i.strip[p.strip];
+    const u32 lane = thread_index() & 31, tiles = (u32)s.row_tiles;
+    barrier_wait(&b.partial_full[partial.slot], partial.parity, l.fault, AT_PARTIAL_FULL);
+    const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      const u32 tile = 2 * half + lane / 16;
+      if (2 * half >= tiles) break;
+      if (tile >= tiles) continue;
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c) {
+        if (column(c) >= rows) continue;
+        float sum = 0;
+        for (u32 w = (tile + MATH_WARPS - p.first % tiles) % tiles; w < MATH_WARPS; w += tiles)
+          sum += from[w * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15)];
+        if (s.matrices == 2 ? p.matrix : half) outputs[1][c] = sum;
+        else outputs[0][c] = sum;
+      }
+    }
+    sync_warp();
+    if (lane == 0) barrier_arrive(&b.partial_empty[partial.slot]);
+    partial.next();
+  }
+
+  // Sums of a group that another SM began: [half or matrix][column][32 outputs].
+  DEVICE static float* sums_of(const Launch& l, u32 sm, u32 half, u32 column) {
+    return l.sums + ((u64)(sm * 2 + half) * MAX_ROWS + column) * 32 + (thread_index() & 31);
+  }
+  DEVICE void hand_on(const Launch& l, const Portion& p, const Strip& s, u32 rows) {
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      if (s.matrices == 2 && half != p.matrix) continue;
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c)
+        if (column(c) < rows) *sums_of(l, sm_index(), half, column(c)) = outputs[half][c];
+    }
+  }
+  DEVICE void signal(const Launch& l, u32 index) {
+    sync_threads(8, 32 * EPILOGUE_WARPS);
+    if (thread_index() == 32 * MATH_WARPS) {
+      fence_gpu();
+      store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
+    }
+  }
+  // Adds what the SMs behind this one have of its last group.
+  DEVICE void collect(const Instruction& i, const Launch& l, const Portion& p, const Portions& portions, u32 index, u32 rows) {
+    const Strip& s = i.strip[p.strip];
+    const u32 whole = Portions::group_tiles(s), begin = portions.strip_begin + p.group * whole;
+    const u32 border = begin + Portions::group_tiles(s, 0), end = begin + whole;
+    for (u32 sm = sm_index() + 1; sm < sm_count(); ++sm) {
+      const Range range = i.ranges[sm];
+      if (range.start >= end) break;
+      if (range.start == range.stop) continue;
+      if ((thread_index() & 31) == 0) {
+        Patience patience;
+        while ((i32)(load_acquire(l.handed + sm * 32) - ((u32)l.epoch + index + 1)) < 0) poll(patience, l.fault, AT_HANDED);
+      }
+      sync_warp();
+#pragma unroll
+      for (u32 half = 0; half < 2; ++half) {
+        if (s.matrices == 2 && (half ? range.stop <= border : range.start >= border)) continue;
+#pragma unroll
+        for (u32 c = 0; c < MINE; ++c)
+          if (column(c) < rows) outputs[half][c] += load_fresh(sums_of(l, sm, half, column(c)));
+      }
+    }
+  }
+
+  DEVICE void conclude(const Instruction& i, const Portion& p, u32 rows, u32 length) {
+    const Strip& s = i.strip[p.strip];
+    const u32 lane = thread_index() & 31;
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      const u32 row = column(c);
+      if (row >= rows) continue;
+      switch (i.kind) {
+        case PROJECT:
+        case HEAD:
+#pragma unroll
+          for (u32 half = 0; half < 2; ++half) {
+            const u32 output = p.group * (u32)s.row_tiles * 16 + half * 32 + lane;
+            if (half * 32 + lane >= s.row_tiles * 16 || output >= s.rows) continue;
+            const float y = outputs[half][c] * factor[c];
+            if (i.kind == PROJECT) {
+              s.target[(s.ring ? (length + row) % RING : row) * s.stride + s.column + output] = y;
+            } else {
+              if (i.logits) i.logits[(u64)row * VOCAB + output] = y;
+              if (y > best[c]) {
+                best[c] = y;
+                best_at[c] = output;
+              }
+            }
+          }
+          break;
+        case RESIDUAL:
+          residual(i, p.group, row, outputs[0][c] * factor[c], rows);
+          break;
+        case GATE_UP: {
+          const float gate = outputs[0][c] * factor[c], up = outputs[1][c] * factor[c];
+          const float y = p.group * 32 + lane < s.rows ? gate / (1 + exponential(-gate)) * up : 0;
+          hand_block(i.output, p.group, row, rows, y);
+        }
+      }
+    }
+  }
+
+  DEVICE static void hand_block(const Int8Rows& to, u32 block, u32 row, u32 rows, float y) {
+    const u32 at = block * rows + row;
+    quantise_block(y, to.values + at * 32, to.scales + at, to.sums + at);
+  }
+
+  DEVICE static void residual(const Instruction& i, u32 block, u32 row, float y, u32 rows) {
+    const u32 lane = thread_index() & 31, output = block * 32 + lane;
+    const bool there = output < HIDDEN;
+    float x = there ? y : 0;
+    if (there) {
+      if (i.add) x += load_fresh(i.x + row * HIDDEN + output);
+      i.x[row * HIDDEN + output] = x;
+    }
+    const float weighted = there ? x * i.norm[output] : 0;
+    hand_block(i.output, block, row, rows, weighted);
+    float square = x * x;
+    for (u32 m = 16; m; m >>= 1) square += shuffle_xor(square, m);
+    if (lane == 0) i.output_squares[row * (HIDDEN / BLOCK) + block] = square;
+    if (!i.output_low) return;
+    // What rounding left, with scales over 254.
+    float most = absolute(weighted);
+    for (u32 m = 16; m; m >>= 1) most = maximum(most, shuffle_xor(most, m));
+    const float scale = most / 127;
+    const float rest = weighted - (scale > 0 ? (float)round_to_int(weighted / scale) * scale : 0);
+    const float low_scale = scale / 254;
+    i.output_low[(block * rows + row) * 32 + place(lane)] = (i8)(low_scale > 0 ? round_to_int(rest / low_scale) : 0);
+  }
+
+  DEVICE void begin_head(const Instruction& i, u32 rows) {
+    const u32 begin = HIDDEN * sm_index() / sm_count(), end = HIDDEN * (sm_index() + 1) / sm_count();
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      best[c] = -as_float(0x7F800000);
+      best_at[c] = 0;
+      const u32 row = column(c);
+      if (row >= rows) continue;
+      for (u32 k = begin + (thread_index() & 31); k < end; k += 32)
+        i.hidden[row * HIDDEN + k] = load_fresh(i.x + row * HIDDEN + k) * factor[c] * i.norm[k];
+    }
+  }
+
+  // The SM's greatest logit of every row, the first of equals.
+  DEVICE void end_head(const Instruction& i, u32 rows) {
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      const u32 row = column(c);
+      if (row >= rows) continue;
+      float value = best[c];
+      u32 at = best_at[c];
+      for (u32 m = 16; m; m >>= 1) {
+        const float other = shuffle_xor(value, m);
+        const u32 other_at = shuffle_xor(at, m);
+        if (other > value || (other == value && other_at < at)) {
+          value = other;
+          at = other_at;
+        }
+      }
+      if ((thread_index() & 31) == 0) {
+        float* to = i.best + (row * sm_count() + sm_index()) * 2;
+        to[0] = value;
+        to[1] = (float)(i.draft_ids ? i.draft_ids[at] : (i32)at);
+      }
+    }
+  }
+};

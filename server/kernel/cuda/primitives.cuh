@@ -1,0 +1,224 @@
+// The only text that knows PTX: everything else in this folder calls these. tests/emulator has the same functions for a
+// CPU. ARCH is 80, 86, 89, 90, 100 or 120.
+
+#define DEVICE __device__ __forceinline__
+
+DEVICE u32 thread_index() { u32 v; asm("mov.u32 %0, %%tid.x;" : "=r"(v)); return v; }
+DEVICE u32 sm_index() { u32 v; asm("mov.u32 %0, %%ctaid.x;" : "=r"(v)); return v; }
+DEVICE u32 sm_count() { u32 v; asm("mov.u32 %0, %%nctaid.x;" : "=r"(v)); return v; }
+
+extern __shared__ __align__(1024) u8 shared_memory[];
+// Pointer to byte `at` of the block's dynamic shared memory.
+template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
+DEVICE u32 address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+// ---- warps
+DEVICE void sync_warp() { __syncwarp(); }
+template <class T> DEVICE T shuffle(T v, u32 lane) { return __shfl_sync(~0u, v, lane); }
+template <class T> DEVICE T shuffle_xor(T v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
+// Barrier `id` (1..15) of `threads` threads of the block.
+DEVICE void sync_threads(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// ---- waiting. A wait that takes longer than two seconds sets *fault and ends the launch.
+DEVICE u64 nanoseconds() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
+struct Patience {
+  u32 polls = 0;
+  u64 since = 0;
+};
+DEVICE void poll(Patience& p, u32* fault, u32 where) {
+  if ((++p.polls & 1023) != 0) return;
+  u64 now = nanoseconds();
+  if (p.since == 0) p.since = now;
+  if (now - p.since > 2000000000ull) {
+    *fault = where | (sm_index() << 8);
+    asm volatile("fence.acq_rel.sys; trap;" ::: "memory");
+  }
+}
+
+// ---- mbarriers in shared memory (u64 each)
+DEVICE void barrier_init(u64* b, u32 arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address(b)), "r"(arrivals) : "memory");
+}
+DEVICE void barrier_arrive(u64* b) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address(b)) : "memory");
+}
+// Whether the phase with this parity is over.
+DEVICE bool barrier_done(u64* b, u32 parity) {
+  u32 done;
+#if ARCH >= 90
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(address(b)), "r"(parity) : "memory");
+#else
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(address(b)), "r"(parity) : "memory");
+#endif
+  return done;
+}
+DEVICE void barrier_wait(u64* b, u32 parity, u32* fault, u32 where) {
+  Patience p;
+  while (!barrier_done(b, parity)) poll(p, fault, where);
+}
+
+// ---- copies from global to shared memory behind the warp's back. All lanes of a warp call these; addresses and bytes are
+// multiples of 16. load_begin, any number of loads of `bytes` in all, load_end: then the barrier's phase ends when all
+// have arrived. From sm_90 on one lane starts bulk copies; before, all lanes copy 16 bytes at a time.
+DEVICE void load_barrier_init(u64* b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
+DEVICE u64 stream_policy() {
+  u64 policy = 0;
+#if ARCH >= 90
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+DEVICE void load_begin(u64* b, u32 bytes) {
+#if ARCH >= 90
+  if ((thread_index() & 31) == 0)
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address(b)), "r"(bytes) : "memory");
+#endif
+}
+DEVICE void load(void* to, const void* from, u32 bytes, u64* b) {
+#if ARCH >= 90
+  if ((thread_index() & 31) == 0)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(address(to)), "l"(from), "r"(bytes), "r"(address(b)) : "memory");
+#else
+  for (u32 at = 16 * (thread_index() & 31); at < bytes; at += 512)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to) + at), "l"((const u8*)from + at) : "memory");
+#endif
+}
+// Weights: read once, so they shouldn't push anything out of the L2 cache.
+DEVICE void load_stream(void* to, const void* from, u32 bytes, u64* b, u64 policy) {
+#if ARCH >= 90
+  if ((thread_index() & 31) == 0)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 ::"r"(address(to)), "l"(from), "r"(bytes), "r"(address(b)), "l"(policy) : "memory");
+#else
+  load(to, from, bytes, b);
+#endif
+}
+DEVICE void load_end(u64* b) {
+#if ARCH < 90
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address(b)) : "memory");
+#endif
+}
+// Between ordinary accesses and such copies of the same memory, shared or global, in both directions.
+DEVICE void fence_loads() {
+#if ARCH >= 90
+  asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+DEVICE void fence_barrier_init() {
+#if ARCH >= 90
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// ---- between SMs
+DEVICE void add_release(u32* p, u32 v) { asm volatile("red.add.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+DEVICE void store_release(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+DEVICE u32 load_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+// What another SM has written in this launch is read past the L1 cache, which isn't coherent.
+DEVICE float load_fresh(const float* p) { float v; asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
+DEVICE i32 load_fresh(const i32* p) { i32 v; asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
+struct Float4 { float x, y, z, w; };
+DEVICE Float4 load_fresh4(const float* p) {  // 16-byte aligned
+  Float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+  return v;
+}
+
+// ---- vectors of words
+struct Words2 { u32 x, y; };
+struct Words4 { u32 x, y, z, w; };
+DEVICE Words2 shared_words2(const void* p) {
+  Words2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address(p)));
+  return v;
+}
+DEVICE Words4 shared_words4(const void* p) {
+  Words4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(p)));
+  return v;
+}
+DEVICE Words4 fresh_words4(const void* p) {  // global, 16-byte aligned, past the L1 cache
+  Words4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+// ---- bits
+DEVICE float as_float(u32 v) { return __uint_as_float(v); }
+DEVICE u32 as_bits(float v) { return __float_as_uint(v); }
+DEVICE float absolute(float v) { return fabsf(v); }
+DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
+DEVICE u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+
+// ---- half precision, as bits
+DEVICE float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+DEVICE u16 float_to_half(float f) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+// Two bfloat16, `low` in the low 16 bits.
+DEVICE u32 float_to_bfloat2(float low, float high) {
+  u32 v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+DEVICE u32 float_to_half2(float low, float high) {
+  u32 v;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+// a * b + c in each half of a pair
+DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 v; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c)); return v; }
+DEVICE u32 bfloat2_fma(u32 a, u32 b, u32 c) { u32 v; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c)); return v; }
+
+// ---- tensor cores; c is both addend and result. Lane = 4 g + t. A: a0 (row g), a1 (row g + 8), a2, a3 the same rows,
+// second half of k. B: column g, first and second half of k. C: c0, c1 (row g, columns 2t, 2t + 1), c2, c3 (row g + 8).
+// int8: a word has k = 4t .. 4t + 3. half, bfloat16: a word has k = 2t, 2t + 1.
+DEVICE void mma_u8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEVICE void mma_s8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEVICE void mma_s8s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b0) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+}
+DEVICE void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEVICE void mma_bfloat(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// Four 8x8 matrices of 16-bit values from shared memory, transposed: lane l gives the address of row l % 8 of matrix
+// l / 8, and gets of each matrix the pair (rows 2t and 2t + 1, column g).
+DEVICE Words4 load_matrices_transposed(const void* row) {
+  Words4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(row)));
+  return v;
+}
+// The same without transposing: the pair (row g, columns 2t and 2t + 1).
+DEVICE Words4 load_matrices(const void* row) {
+  Words4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(row)));
+  return v;
+}
+
+// ---- arithmetic that mustn't change with the compiler's mood
+DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE float exponential(float x) { return expf(x); }
+DEVICE float logarithm1p(float x) { return log1pf(x); }
+DEVICE float inverse_root(float x) { return rsqrtf(x); }
+DEVICE i32 round_to_int(float x) { return __float2int_rn(x); }
+DEVICE void sine_cosine(float x, float* sine, float* cosine) { sincosf(x, sine, cosine); }

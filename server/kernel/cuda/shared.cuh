@@ -1,0 +1,68 @@
+// A block's shared memory: the ring of weights, the activations of the phase at hand, partial sums, barriers.
+
+constexpr u32 COLUMNS = 8 * ROW_TILES;         // rows of activations are columns of a tensor-core product
+constexpr u32 PARTIAL_STRIDE = 20;             // floats: 16 rows of a tile and 4, so that a warp's stores meet no bank twice
+constexpr u32 PARTIAL_WARP = COLUMNS * PARTIAL_STRIDE;
+constexpr u32 PARTIAL_SLOTS = 2;
+constexpr u32 WIDEST_SQUARES = 2 * HIDDEN > VALUE_HEADS * STATE ? 2 * HIDDEN / BLOCK : VALUE_HEADS * STATE / BLOCK;
+
+constexpr u32 RING_OFFSET = 0;
+constexpr u32 AREA_OFFSET = RING_OFFSET + STAGES * STAGE_BYTES;
+constexpr u32 PARTIALS_OFFSET = AREA_OFFSET + AREA_BYTES;
+constexpr u32 SQUARES_OFFSET = PARTIALS_OFFSET + PARTIAL_SLOTS * MATH_WARPS * PARTIAL_WARP * 4;
+constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 15) / 16 * 16;
+constexpr u32 BARRIERS_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;
+constexpr u32 SHARED_TOTAL = BARRIERS_OFFSET + 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 6 + 2);
+
+// Two windows of activations fill the area, unless one holds all of them.
+constexpr u32 WINDOWS = 2;
+
+struct Barriers {
+  u64 stage_full[STAGES];
+  u64 stage_empty[STAGES];
+  u64 partial_full[PARTIAL_SLOTS];
+  u64 partial_empty[PARTIAL_SLOTS];
+  u64 window_full[WINDOWS];   // loaded
+  u64 window_ready[WINDOWS];  // norm factors multiplied in, where rows have several
+  u64 window_empty[WINDOWS];
+  u64 squares_full;
+  u64 go;                     // all SMs have finished the instruction before
+};
+static_assert(sizeof(Barriers) <= 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 8), "the map has room for the barriers");
+
+DEVICE Barriers& barriers() { return *shared<Barriers>(BARRIERS_OFFSET); }
+
+DEVICE void init_barriers() {
+  Barriers& b = barriers();
+  for (u32 s = 0; s < STAGES; ++s) {
+    load_barrier_init(&b.stage_full[s]);
+    barrier_init(&b.stage_empty[s], MATH_WARPS);
+  }
+  for (u32 s = 0; s < PARTIAL_SLOTS; ++s) {
+    barrier_init(&b.partial_full[s], MATH_WARPS);
+    barrier_init(&b.partial_empty[s], EPILOGUE_WARPS);
+  }
+  for (u32 w = 0; w < WINDOWS; ++w) {
+    load_barrier_init(&b.window_full[w]);
+    barrier_init(&b.window_ready[w], EPILOGUE_WARPS);
+    barrier_init(&b.window_empty[w], MATH_WARPS);
+  }
+  load_barrier_init(&b.squares_full);
+  barrier_init(&b.go, 1);
+  fence_barrier_init();
+}
+
+// Where a wait that took too long stood: the fault word's low byte.
+enum Where : u32 { AT_STAGE_FULL = 1, AT_STAGE_EMPTY, AT_PARTIAL_FULL, AT_PARTIAL_EMPTY, AT_WINDOW_FULL, AT_WINDOW_READY,
+                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED };
+
+// A place in a sequence of phases of `slots` barriers: which barrier, and the parity of its phase.
+template <u32 slots> struct Turn {
+  u32 slot = 0, parity = 0;
+  DEVICE void next() {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
