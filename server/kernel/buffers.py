@@ -12,6 +12,7 @@ from math import prod
 from typing import Literal
 
 from server.kernel.model import MAX_KERNEL, KernelModel
+from server.kernel.tiles import GROUP_ROWS
 
 MAX_ROWS = 16
 """Rows that one cycle verifies, at most."""
@@ -29,8 +30,6 @@ _BYTES = {"f32": 4, "f16": 2, "i32": 4}
 INT8_BLOCK_BYTES = 40
 """32 values, their scale (float32) and their sum (for types with minima). A buffer has the values of all its rows, then
 their scales, then their sums."""
-GROUP_SUMS = 128
-"""Rows that an SM hands on of a shared group, at most: two matrices of 64."""
 
 COUNTS = ("length", "fold", "behind", "external")
 """Entries of `counts`. length: tokens that the trunk has processed and kept. fold: kept rows of the last cycle that
@@ -117,7 +116,7 @@ def _scratch(model: KernelModel, sms: int, logits: bool) -> list[Buffer]:
         Buffer("mixed.in", (rows, max(c.value_width, query_width)), "int8"),
         Buffer("mixed.squares", (rows, c.value_heads * slices(c.state_size)), "f32"),
         Buffer("ffn.in", (rows, c.ffn), "int8"),
-        Buffer("sums", (sms, GROUP_SUMS, rows), "f32"),
+        Buffer("sums", (sms, 2 * GROUP_ROWS, rows), "f32"),
         Buffer("best", (rows, sms, 2), "f32"),
     ]
     if c.mtp:

@@ -27,14 +27,11 @@ from server.kernel.instructions import (
     Verify,
 )
 from server.kernel.model import KernelModel
-from server.kernel.tiles import Matrix, Strip, split_by_bytes, split_evenly
+from server.kernel.tiles import GROUP_ROWS, TILE_ROWS, Matrix, Strip, split_by_bytes, split_evenly
 
 ONE = Rows("one", 1)
 BEHIND = Rows("behind", MAX_ROWS)
 RINGS = ("conv", "keys", "deltas", "decays")
-GROUP_ROWS = 64
-"""Rows of a group whose outputs are left in float32; where they are rounded it has BLOCK rows of each matrix, so that
-a phase of few rows is not cut into fewer groups than there are SMs."""
 
 
 class Builder:
@@ -239,7 +236,7 @@ class Builder:
             Project,
             name,
             rows,
-            tuple(Strip((self._matrix(tensor),), GROUP_ROWS) for tensor, _ in outputs),
+            tuple(self._strip(tensor) for tensor, _ in outputs),
             Input("x.in", "x.squares", 1),
             reads=[*_normed(f"blk.{i}.attn_norm.weight"), *([_kept("counts")] if outputs[0][1].ring else [])],
             writes=writes,
@@ -292,6 +289,12 @@ class Builder:
             logits=self.logits and step is None,
         )
 
+    def _strip(self, tensor: str) -> Strip:
+        """A matrix whose outputs are left in float32. One with few rows (a gate for each value head) has the smallest
+        groups: it isn't padded much, and its wide rows aren't spread over many SMs."""
+        matrix = self._matrix(tensor)
+        return Strip((matrix,), GROUP_ROWS if matrix.rows >= GROUP_ROWS else TILE_ROWS)
+
     def _matrix(self, tensor: str, draft: bool = False) -> Matrix:
         rows, columns = self.matrices[tensor]
         return Matrix(tensor, self.model.types[tensor], self.model.draft_rows if draft else rows, columns, draft)
@@ -322,8 +325,11 @@ class Builder:
         strips = more.get("strips")
         assert strips is None or isinstance(strips, tuple)
         weights = sum(m.rows * row_bytes(m.type, m.columns) for strip in strips or () for m in strip.matrices)
-        state = sum(self._bytes(access, rows) for access in (*reads, *writes) if self.buffers[access.buffer].kept)
-        scratch = sum(self._bytes(access, rows) for access in (*reads, *writes)) - state
+        accesses = [access for access in (*reads, *writes) if access.share != "handed"]
+        state = sum(self._bytes(access, rows) for access in accesses if self.buffers[access.buffer].kept)
+        scratch = sum(self._bytes(access, rows) for access in accesses) - state
+        if strips:  # sums of shared groups, about one an SM, written and read
+            scratch += 2 * 4 * self.sms * rows.limit * max(len(s.matrices) * s.group_rows for s in strips)
         state += sum(4 * self.vectors[name] for name in vectors)
         if isinstance(table := more.get("table"), str):
             state += rows.limit * row_bytes(self.model.types[table], self.config.hidden)
@@ -345,8 +351,6 @@ class Builder:
     def _bytes(self, access: Access, rows: Rows) -> int:
         """What one access moves: whole memories, otherwise the rows it is about."""
         buffer = self.buffers[access.buffer]
-        if access.share == "handed":
-            return 2 * buffer.nbytes * rows.limit // MAX_ROWS
         if access.buffer.endswith((".memory", "counts")) or "best" in access.buffer:
             return buffer.nbytes
         if access.buffer.endswith((".k", ".v")):  # one position; those that are read are counted apart

@@ -19,6 +19,8 @@ from server.gguf.types import TensorType
 
 TILE_ROWS = 16
 """Rows of a tile: those of one tensor-core fragment."""
+GROUP_ROWS = 64
+"""Rows of a matrix in a group, at most."""
 TILE_COLUMNS = {
     TensorType.F32: 64,
     TensorType.F16: 128,
@@ -87,7 +89,7 @@ class Strip:
 
     matrices: tuple[Matrix, ...]
     group_rows: int
-    """Rows of each matrix in a group: 16, 32 or 64."""
+    """Rows of each matrix in a group: 16, 32 or 64 (`GROUP_ROWS`)."""
 
     @property
     def rows(self) -> int:

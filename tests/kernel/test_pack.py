@@ -2,11 +2,17 @@
 
 import pytest
 import torch
+from small_models import SMS, MakeSmall
 
 from server.gguf.codecs import dequantise
 from server.gguf.types import TensorType, row_bytes
-from server.kernel.pack import PACKERS, pack, unpack
+from server.kernel import pack as packing
+from server.kernel.arithmetic import Arithmetic
+from server.kernel.memory import memory_plan
+from server.kernel.pack import PACKERS, pack, packed_weights, unpack
+from server.kernel.plan import build_plan
 from server.kernel.tiles import TILE_BYTES, TILE_COLUMNS
+from server.kernel.weights import Weights
 
 WHOLE = [TensorType.Q4_K, TensorType.Q5_K, TensorType.Q6_K]
 
@@ -40,3 +46,48 @@ def test_tiles_hold_the_bits_of_the_rows(type: TensorType, group_rows: int) -> N
         padded = unpack(tiles, type, tiles.shape[0] * group_rows, across * TILE_COLUMNS[type])
         assert not padded[rows:].any()
         assert not padded[:, columns:].any()
+
+
+def test_a_chunk_of_rows_after_the_other_gives_the_same_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = random_rows(TensorType.Q6_K, 203, 512)
+    whole = pack(raw, TensorType.Q6_K, 32)
+    monkeypatch.setattr(packing, "CPU_CHUNK", 3 * 32 * 420)
+    assert torch.equal(pack(raw, TensorType.Q6_K, 32), whole)
+
+
+def test_rows_that_do_not_lie_at_whole_words_are_packed_too() -> None:
+    raw = random_rows(TensorType.Q4_K, 20, 256)
+    shifted = torch.cat((torch.zeros(1, dtype=torch.uint8), raw.flatten()))[1:].view_as(raw)
+    assert torch.equal(pack(shifted, TensorType.Q4_K, 16), pack(raw, TensorType.Q4_K, 16))
+
+
+def test_rows_of_broken_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="Q6_K blocks of 210 bytes"):
+        pack(torch.zeros(2, 209, dtype=torch.uint8), TensorType.Q6_K, 16)
+
+
+@pytest.mark.parametrize("size", ["27b", "0.8b"])
+def test_all_matrices_of_a_model_are_packed_as_its_plans_stream_them(make_small: MakeSmall, size: str) -> None:
+    small = make_small(size, Arithmetic())
+    ids = list(range(3, 3 + 2 * small.model.draft_rows, 2))
+    weights = Weights(small.file, small.model, torch.float32, draft_ids=ids)
+    packed = packed_weights(small.file, small.model, ids)
+    assert sum(tiles.numel() for tiles in packed.values()) == memory_plan(small.model, SMS, 64).weights
+    streamed = set()
+    for drafts in (0, 1, 3):
+        for strip in {
+            strip for phase in build_plan(small.model, SMS, 4, drafts).weight_phases for strip in phase.strips
+        }:
+            for m in strip.matrices:
+                tiles = packed[m.tensor, m.draft]
+                assert tiles.shape == (strip.groups, m.column_tiles, strip.row_tiles, m.tile_bytes)
+                expected = weights.matrix(m.tensor, m.draft)
+                assert same_bits(unpack(tiles, m.type, m.rows, m.columns), expected)
+                streamed.add((m.tensor, m.draft))
+    assert streamed == packed.keys()
+
+
+def test_a_wrong_number_of_draft_ids_is_refused(make_small: MakeSmall) -> None:
+    small = make_small("27b", Arithmetic())
+    with pytest.raises(ValueError, match="3 ids for a draft head of 250 rows"):
+        packed_weights(small.file, small.model, [1, 2, 3])
