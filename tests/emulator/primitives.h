@@ -1,0 +1,279 @@
+// The functions of server/kernel/cuda/primitives.cuh on a CPU, with their names, signatures and meaning.
+
+#pragma once
+#include <time.h>
+
+#include "numbers.h"
+#include "scheduler.h"
+
+#define __device__
+#define __global__
+#define __constant__
+#define __grid_constant__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define DEVICE __device__ __forceinline__
+
+#define LINE int line = __builtin_LINE()
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline u32 min(u32 a, u32 b) { return a < b ? a : b; }
+inline u32 max(u32 a, u32 b) { return a > b ? a : b; }
+inline u64 min(u64 a, u64 b) { return a < b ? a : b; }
+inline u64 max(u64 a, u64 b) { return a > b ? a : b; }
+inline float min(float a, float b) { return fminf(a, b); }
+inline float max(float a, float b) { return fmaxf(a, b); }
+
+DEVICE u32 thread_index() { return emulator::current->thread; }
+DEVICE u32 sm_index() { return emulator::current->warp->block->index; }
+DEVICE u32 sm_count() { return (u32)emulator::machine->blocks.size(); }
+
+#define shared_memory (emulator::current->warp->block->shared)
+template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
+DEVICE u32 address(const void* p) { return (u32)((const u8*)p - shared_memory); }
+
+// ---- warps
+
+inline void sync_warp(LINE) {
+  (void)line;  // lanes may come from different places
+  int nothing = 0;
+  emulator::collective("sync_warp", 0, nothing, [](emulator::Collective) {});
+}
+template <class T> struct Shuffled {
+  T value, result;
+  u32 lane;
+};
+template <class T> inline T shuffle(T v, u32 lane, LINE) {
+  Shuffled<T> mine = {v, v, lane & 31};
+  emulator::collective("shuffle", line, mine, [](emulator::Collective all) {
+    for (u32 i = 0; i < 32; i++) {
+      auto& own = all.of<Shuffled<T>>(i);
+      own.result = all.of<Shuffled<T>>(own.lane).value;
+    }
+  });
+  return mine.result;
+}
+template <class T> inline T shuffle_xor(T v, u32 mask, LINE) {
+  return shuffle(v, emulator::current->lane ^ mask, line);
+}
+inline void sync_threads(u32 id, u32 threads) {
+  if (id == 0 || id > 15) emulator::fail("barrier %u: they are 1 to 15", id);
+  emulator::sync_named(id, threads);
+}
+
+// ---- waiting
+
+DEVICE u64 nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (u64)now.tv_sec * 1000000000ull + (u64)now.tv_nsec;
+}
+struct Patience {
+  u32 polls = 0;
+  u64 since = 0;
+};
+inline void poll(Patience& p, u32*, u32 where) {
+  p.polls++;
+  emulator::current->where = where;
+  emulator::wait(emulator::POLL);
+}
+
+// ---- mbarriers
+
+inline void barrier_init(u64* b, u32 arrivals) { emulator::new_barrier(b, arrivals); }
+inline void barrier_arrive(u64* b) { emulator::arrive(emulator::current->warp->block, emulator::barrier_index(b), 0); }
+inline bool barrier_done(u64* b, u32 parity) { return emulator::is_over(emulator::barrier_index(b), parity); }
+inline void barrier_wait(u64* b, u32 parity, u32*, u32 where) {
+  u32 index = emulator::barrier_index(b);
+  while (!emulator::is_over(index, parity)) {
+    emulator::current->on = index;
+    emulator::current->parity = parity;
+    emulator::current->where = where;
+    emulator::wait(emulator::BARRIER);
+  }
+}
+
+// ---- copies
+
+DEVICE void load_barrier_init(u64* b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
+DEVICE u64 stream_policy() { return 0; }
+inline void load_begin(u64* b, u32 bytes) {
+  if (ARCH >= 90 && emulator::current->lane == 0)
+    emulator::arrive(emulator::current->warp->block, emulator::barrier_index(b), bytes);
+}
+inline void load(void* to, const void* from, u32 bytes, u64* b) {
+  if (ARCH >= 90) {
+    if (emulator::current->lane == 0) emulator::begin_copy(to, from, bytes, emulator::barrier_index(b), false);
+    return;
+  }
+  for (u32 at = 16 * emulator::current->lane; at < bytes; at += 512)
+    emulator::begin_copy((u8*)to + at, (const u8*)from + at, 16, 0, true);
+}
+DEVICE void load_stream(void* to, const void* from, u32 bytes, u64* b, u64) { load(to, from, bytes, b); }
+inline void load_end(u64* b) {
+  if (ARCH < 90) emulator::arrive_behind_copies(emulator::barrier_index(b));
+}
+DEVICE void fence_loads() {}
+DEVICE void fence_barrier_init() {}
+
+// ---- between SMs
+
+inline void add_release(u32* p, u32 v) {
+  *p += v;
+  emulator::event();
+}
+inline void store_release(u32* p, u32 v) {
+  *p = v;
+  emulator::event();
+}
+DEVICE u32 load_acquire(const u32* p) { return *(const volatile u32*)p; }
+DEVICE void fence_gpu() {}
+DEVICE float load_fresh(const float* p) { return *(const volatile float*)p; }
+DEVICE i32 load_fresh(const i32* p) { return *(const volatile i32*)p; }
+
+inline const void* aligned(const void* p, u32 bytes) {
+  if ((uintptr_t)p % bytes) emulator::fail("%u bytes read at once from %p, which isn't a multiple of that", bytes, p);
+  return p;
+}
+struct Float4 { float x, y, z, w; };
+inline Float4 load_fresh4(const float* p) { Float4 v; memcpy(&v, aligned(p, 16), 16); return v; }
+
+// ---- vectors of words
+
+struct Words2 { u32 x, y; };
+struct Words4 { u32 x, y, z, w; };
+inline const void* in_shared(const void* p, u32 bytes) {
+  emulator::shared_at(emulator::current->warp->block, p, bytes, bytes, "words");
+  return p;
+}
+inline Words2 shared_words2(const void* p) { Words2 v; memcpy(&v, in_shared(p, 8), 8); return v; }
+inline Words4 shared_words4(const void* p) { Words4 v; memcpy(&v, in_shared(p, 16), 16); return v; }
+inline Words4 fresh_words4(const void* p) { Words4 v; memcpy(&v, aligned(p, 16), 16); return v; }
+
+// ---- bits
+
+DEVICE float as_float(u32 v) { return emulator::float_of(v); }
+DEVICE u32 as_bits(float v) { return emulator::bits_of(v); }
+inline u32 permute(u32 a, u32 b, u32 selector) {
+  u64 both = (u64)b << 32 | a;
+  u32 found = 0;
+  for (u32 i = 0; i < 4; i++) {
+    u32 which = selector >> (4 * i) & 15;
+    if (which > 7) emulator::fail("permute with selector %08x: there are 8 bytes", selector);
+    found |= (u32)(both >> (8 * which) & 255) << (8 * i);
+  }
+  return found;
+}
+
+// ---- half precision, as bits
+
+inline float half_to_float(u16 h) { return emulator::half_value(h); }
+inline u16 float_to_half(float f) { return emulator::half_of(f); }
+inline u32 float_to_bfloat2(float low, float high) { return emulator::bfloat_of(low) | (u32)emulator::bfloat_of(high) << 16; }
+inline u32 float_to_half2(float low, float high) { return emulator::half_of(low) | (u32)emulator::half_of(high) << 16; }
+inline u32 half2_fma(u32 a, u32 b, u32 c) {
+  u32 found = 0;
+  for (u32 at = 0; at < 32; at += 16) {
+    double x = emulator::half_value(a >> at), y = emulator::half_value(b >> at), z = emulator::half_value(c >> at);
+    found |= (u32)emulator::half_of(emulator::odd_sum(x * y, z)) << at;
+  }
+  return found;
+}
+inline u32 bfloat2_fma(u32 a, u32 b, u32 c) {
+  u32 found = 0;
+  for (u32 at = 0; at < 32; at += 16) {
+    double x = emulator::bfloat_value(a >> at), y = emulator::bfloat_value(b >> at), z = emulator::bfloat_value(c >> at);
+    found |= (u32)emulator::bfloat_of(emulator::odd_sum(x * y, z)) << at;
+  }
+  return found;
+}
+
+// ---- tensor cores. A is [16][K], B is [K][8], C is [16][8]; lane = 4 g + t.
+
+template <class Sum> struct Fragments {
+  Sum* c;
+  u32 a[4], b[2];
+};
+// Words of A and B hold `PER_WORD` values of k each. value_a, value_b(word, i): the i-th of them.
+template <u32 PER_WORD, u32 HALVES, class Sum, class A, class B>
+inline void multiply(emulator::Collective all, A value_a, B value_b) {
+  constexpr u32 SPAN = 4 * PER_WORD, K = SPAN * HALVES;
+  Sum a[16][K], b[8][K];
+  for (u32 lane = 0; lane < 32; lane++) {
+    auto& own = all.of<Fragments<Sum>>(lane);
+    u32 g = lane / 4, t = lane % 4;
+    for (u32 half = 0; half < HALVES; half++)
+      for (u32 i = 0; i < PER_WORD; i++) {
+        u32 k = half * SPAN + t * PER_WORD + i;
+        a[g][k] = value_a(own.a[2 * half], i);
+        a[g + 8][k] = value_a(own.a[2 * half + 1], i);
+        b[g][k] = value_b(own.b[half], i);
+      }
+  }
+  for (u32 lane = 0; lane < 32; lane++)
+    for (u32 i = 0; i < 4; i++) {
+      u32 row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+      Sum& sum = all.of<Fragments<Sum>>(lane).c[i];
+      for (u32 k = 0; k < K; k++) sum += a[row][k] * b[column][k];
+    }
+}
+inline i32 signed_byte(u32 word, u32 i) { return (i8)(word >> (8 * i)); }
+inline i32 unsigned_byte(u32 word, u32 i) { return (u8)(word >> (8 * i)); }
+
+inline void mma_u8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {
+  Fragments<i32> own = {c, {a0, a1, a2, a3}, {b0, b1}};
+  emulator::collective("mma_u8s8", line, own, [](emulator::Collective all) { multiply<4, 2, i32>(all, unsigned_byte, signed_byte); });
+}
+inline void mma_s8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {
+  Fragments<i32> own = {c, {a0, a1, a2, a3}, {b0, b1}};
+  emulator::collective("mma_s8s8", line, own, [](emulator::Collective all) { multiply<4, 2, i32>(all, signed_byte, signed_byte); });
+}
+inline void mma_s8s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b0, LINE) {
+  Fragments<i32> own = {c, {a0, a1, 0, 0}, {b0, 0}};
+  emulator::collective("mma_s8s8_k16", line, own, [](emulator::Collective all) { multiply<4, 1, i32>(all, signed_byte, signed_byte); });
+}
+inline void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {
+  Fragments<float> own = {c, {a0, a1, a2, a3}, {b0, b1}};
+  auto value = [](u32 word, u32 i) { return emulator::half_value((u16)(word >> (16 * i))); };
+  emulator::collective("mma_half", line, own, [&](emulator::Collective all) { multiply<2, 2, float>(all, value, value); });
+}
+inline void mma_bfloat(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {
+  Fragments<float> own = {c, {a0, a1, a2, a3}, {b0, b1}};
+  auto value = [](u32 word, u32 i) { return emulator::bfloat_value((u16)(word >> (16 * i))); };
+  emulator::collective("mma_bfloat", line, own, [&](emulator::Collective all) { multiply<2, 2, float>(all, value, value); });
+}
+
+struct Matrices {
+  const void* row;
+  Words4 found;
+};
+inline Words4 matrices_of(const char* name, const void* row, bool transposed, int line) {
+  Matrices own = {in_shared(row, 16), {}};
+  emulator::collective(name, line, own, [transposed](emulator::Collective all) {
+    for (u32 lane = 0; lane < 32; lane++) {
+      u32 words[4], g = lane / 4, t = lane % 4;
+      for (u32 m = 0; m < 4; m++) {
+        auto value = [&](u32 row, u32 column) { return (u32)((const u16*)all.of<Matrices>(8 * m + row).row)[column]; };
+        words[m] = transposed ? value(2 * t, g) | value(2 * t + 1, g) << 16 : value(g, 2 * t) | value(g, 2 * t + 1) << 16;
+      }
+      all.of<Matrices>(lane).found = {words[0], words[1], words[2], words[3]};
+    }
+  });
+  return own.found;
+}
+inline Words4 load_matrices_transposed(const void* row, LINE) { return matrices_of("load_matrices_transposed", row, true, line); }
+inline Words4 load_matrices(const void* row, LINE) { return matrices_of("load_matrices", row, false, line); }
+
+// ---- arithmetic
+
+DEVICE float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+DEVICE float exponential(float x) { return std::exp(x); }
+DEVICE float logarithm1p(float x) { return std::log1p(x); }
+DEVICE float inverse_root(float x) { return (float)(1.0 / std::sqrt((double)x)); }
+DEVICE float rsqrtf(float x) { return inverse_root(x); }
+DEVICE i32 round_to_int(float x) { return (i32)std::nearbyint(x); }
+DEVICE void sine_cosine(float x, float* sine, float* cosine) { *sine = std::sin(x); *cosine = std::cos(x); }
+
+#undef LINE
