@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,10 +86,9 @@ class Emulated:
         if run(ctypes.addressof(parameter), sms, threads, shared_bytes, seed, delay, seconds, failure, FAILURE_BYTES):
             raise EmulationError(failure.value.decode())
 
-    def function(self, name: str) -> ctypes._CFuncPtr:
+    def function(self, name: str) -> Any:
         """An `extern "C"` function of the source."""
-        found: ctypes._CFuncPtr = getattr(self._library, name)
-        return found
+        return getattr(self._library, name)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor full of ones in every bit (not-a-numbers), behind which memory is closed. It is never freed."""

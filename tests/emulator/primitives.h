@@ -140,16 +140,20 @@ inline const void* aligned(const void* p, u32 bytes) {
 struct Float4 { float x, y, z, w; };
 inline Float4 load_fresh4(const float* p) { Float4 v; memcpy(&v, aligned(p, 16), 16); return v; }
 
-// ---- vectors of words
+// ---- shared memory by byte offset
 
-struct Words2 { u32 x, y; };
-struct Words4 { u32 x, y, z, w; };
-inline const void* in_shared(const void* p, u32 bytes) {
+DEVICE u32 place_of(u32 at) { return at; }
+inline const u8* in_shared(u32 at, u32 bytes) {
+  const u8* p = shared_memory + at;
   emulator::shared_at(emulator::current->warp->block, p, bytes, bytes, "words");
   return p;
 }
-inline Words2 shared_words2(const void* p) { Words2 v; memcpy(&v, in_shared(p, 8), 8); return v; }
-inline Words4 shared_words4(const void* p) { Words4 v; memcpy(&v, in_shared(p, 16), 16); return v; }
+inline u32 shared_word(u32 at) { u32 v; memcpy(&v, in_shared(at, 4), 4); return v; }
+inline float shared_float(u32 at) { float v; memcpy(&v, in_shared(at, 4), 4); return v; }
+struct Words2 { u32 x, y; };
+struct Words4 { u32 x, y, z, w; };
+inline Words2 shared_words2(u32 at) { Words2 v; memcpy(&v, in_shared(at, 8), 8); return v; }
+inline Words4 shared_words4(u32 at) { Words4 v; memcpy(&v, in_shared(at, 16), 16); return v; }
 inline Words4 fresh_words4(const void* p) { Words4 v; memcpy(&v, aligned(p, 16), 16); return v; }
 
 // ---- bits
@@ -250,7 +254,7 @@ struct Matrices {
   Words4 found;
 };
 inline Words4 matrices_of(const char* name, const void* row, bool transposed, int line) {
-  Matrices own = {in_shared(row, 16), {}};
+  Matrices own = {in_shared(address(row), 16), {}};
   emulator::collective(name, line, own, [transposed](emulator::Collective all) {
     for (u32 lane = 0; lane < 32; lane++) {
       u32 words[4], g = lane / 4, t = lane % 4;
@@ -273,6 +277,8 @@ DEVICE float exponential(float x) { return std::exp(x); }
 DEVICE float logarithm1p(float x) { return std::log1p(x); }
 DEVICE float inverse_root(float x) { return (float)(1.0 / std::sqrt((double)x)); }
 DEVICE float rsqrtf(float x) { return inverse_root(x); }
+DEVICE float absolute(float x) { return std::fabs(x); }
+DEVICE float maximum(float a, float b) { return std::fmax(a, b); }
 DEVICE i32 round_to_int(float x) { return (i32)std::nearbyint(x); }
 DEVICE void sine_cosine(float x, float* sine, float* cosine) { *sine = std::sin(x); *cosine = std::cos(x); }
 

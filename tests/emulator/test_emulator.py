@@ -1,10 +1,11 @@
 """The emulator itself: its numbers and tensor cores against torch, and that it notices what a GPU would do wrong."""
 
 import ctypes
+import re
 
 import pytest
 import torch
-from emulated import Emulated, EmulationError
+from emulated import DEVICE, HERE, Emulated, EmulationError
 
 SMS = 3
 SHARED = 8192
@@ -162,6 +163,21 @@ def test_a_lane_that_never_waits_is_stopped() -> None:
 def test_source_that_does_not_compile_says_where() -> None:
     with pytest.raises(EmulationError, match=r"wrong\.cuh:2:"):
         Emulated([("wrong.cuh", "\nthis is not C++")], {}, "wrong", "Launch")
+
+
+FUNCTION = re.compile(r"^(?:template <class T> )?(?:DEVICE|inline) [\w*]+[ *&]+(\w+)\((.*?)\) \{", re.MULTILINE)
+
+
+def test_the_emulator_has_every_primitive() -> None:
+    wanted, found = (
+        {
+            (name, len([p for p in parameters.split(", ") if p not in ("", "LINE")]))
+            for name, parameters in FUNCTION.findall(path.read_text())
+        }
+        for path in (DEVICE / "primitives.cuh", HERE / "primitives.h")
+    )
+    assert len(wanted) > 40
+    assert wanted <= found
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
