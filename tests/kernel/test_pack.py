@@ -48,6 +48,15 @@ def test_tiles_hold_the_bits_of_the_rows(type: TensorType, group_rows: int) -> N
         assert not padded[:, columns:].any()
 
 
+@pytest.mark.parametrize("type", PACKERS, ids=lambda type: type.name)
+def test_codes_and_scales_of_padding_are_zeros(type: TensorType) -> None:
+    below = pack(random_rows(type, 16, 256), type, 32)[0, :, 1]
+    if type == TensorType.Q6_K:
+        assert (below[:, 3072:3328] == 128).all()  # these scales are stored with 128 added
+        below = torch.cat((below[:, :3072], below[:, 3328:]), 1)
+    assert not below.any()
+
+
 def test_a_chunk_of_rows_after_the_other_gives_the_same_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = random_rows(TensorType.Q6_K, 203, 512)
     whole = pack(raw, TensorType.Q6_K, 32)
