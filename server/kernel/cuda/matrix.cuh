@@ -57,7 +57,7 @@ struct Windowing {
     const u32 bytes = rows * (low ? 72 : 40);
     size = blocks * bytes <= AREA_BYTES ? blocks : AREA_BYTES / WINDOWS / bytes / 8 * 8;
   }
-  DEVICE u8* place(u32 slot) const { return shared<u8>(AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS))); }
+  DEVICE u32 offset(u32 slot) const { return AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS)); }
   // The window that a tile's columns are in.
   DEVICE u32 of_tile(const Strip& s, u32 matrix, u32 tile) const {
     return tile / (u32)s.row_tiles * (u32)s.matrix[matrix].tile_blocks / size;
@@ -123,7 +123,7 @@ struct Loader {
   DEVICE void load_window(const Instruction& i, const Launch& l, const Windowing& w, u32 window) {
     Barriers& b = barriers();
     const u32 begin = window * w.size, blocks = w.blocks - begin < w.size ? w.blocks - begin : w.size;
-    u8* to = w.place(turn.slot);
+    u8* to = shared<u8>(w.offset(turn.slot));
     u64* full = &b.window_full[turn.slot];
     barrier_wait(&b.window_empty[turn.slot], turn.parity ^ 1, l.fault, AT_WINDOW_EMPTY);
     load_begin(full, blocks * w.rows * (w.low ? 72 : 40));
@@ -146,16 +146,8 @@ struct Math {
 
   DEVICE void multiply(const Instruction& i, const Launch& l, u32 rows) {
     const Windowing w(i, rows);
-    const u32 lane = thread_index() & 31;
     Window x;
     x.rows = rows;
-#pragma unroll
-    for (u32 n = 0; n < ROW_TILES; ++n) {
-      const u32 g = 8 * n + (lane >> 2), t = 8 * n + 2 * (lane & 3);
-      x.column[n] = g < rows ? g : rows - 1;
-      x.result[n][0] = t < rows ? t : rows - 1;
-      x.result[n][1] = t + 1 < rows ? t + 1 : rows - 1;
-    }
     Portions portions(i, i.ranges[sm_index()]);
     Portion p;
     u32 current = ~0u;
@@ -219,7 +211,7 @@ struct Math {
       for (; mine < end; mine += MATH_WARPS) {
         const u32 block = (p.first + mine) / row_tiles * tile_blocks;
         while (block - x.block >= w.size) advance(i, l, w, ++current, x);
-        add_tile<type, two_planes>(sums, shared<u8>(RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes), x,
+        add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
                                    block - x.block);
       }
       sync_warp();
@@ -236,12 +228,13 @@ struct Math {
     if (holds) release();
     if (i.segments > 1) barrier_wait(&b.window_ready[window.slot], window.parity, l.fault, AT_WINDOW_READY);
     else barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
-    const u8* at = w.place(window.slot);
+    const u32 at = w.offset(window.slot);
     x.block = index * w.size;
-    x.values = at;
-    x.scales = (const float*)(at + w.size * w.rows * 32);
-    x.sums = (const u32*)(at + w.size * w.rows * 36);
-    x.low = at + w.size * w.rows * 40;
+    const u32 lane = thread_index() & 31;
+    x.values = at + lane * 8;
+    x.scales = at + w.size * w.rows * 32 + (lane & 3) * 8;
+    x.sums = at + w.size * w.rows * 36 + (lane >> 2) * 4;
+    x.low = at + w.size * w.rows * 40 + lane * 8;
     holds = true;
   }
 
@@ -290,6 +283,7 @@ struct Epilogue {
   DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
 
   DEVICE void finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length) {
+    forget();
     read_factors(i, l, rows);
     if (i.kind == HEAD) begin_head(i, rows);
     const Windowing w(i, rows);
@@ -321,8 +315,6 @@ struct Epilogue {
 
   // factor = 1 / sqrt(mean of x^2 + eps), of each row; of rows with several norms to shared memory.
   DEVICE void read_factors(const Instruction& i, const Launch& l, u32 rows) {
-#pragma unroll
-    for (u32 c = 0; c < MINE; ++c) factor[c] = 1;
     if (!i.squares) return;
     barrier_wait(&barriers().squares_full, squares_parity, l.fault, AT_SQUARES);
     squares_parity ^= 1;
@@ -361,9 +353,9 @@ struct Epilogue {
       if (index == current) continue;
       current = index;
       barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
-      u8* at = w.place(window.slot);
-      float* scales = (float*)(at + w.size * w.rows * 32);
-      u32* sums = (u32*)(at + w.size * w.rows * 36);
+      const u32 at = w.offset(window.slot);
+      float* scales = shared<float>(at + w.size * w.rows * 32);
+      u32* sums = shared<u32>(at + w.size * w.rows * 36);
       const u32 begin = index * w.size, end = begin + w.size < (u32)i.blocks ? begin + w.size : (u32)i.blocks;
       for (u32 k = thread_index() - 32 * MATH_WARPS; k < (end - begin) * w.rows; k += 32 * EPILOGUE_WARPS) {
         const u32 block = k / w.rows, row = k - block * w.rows;
@@ -381,6 +373,17 @@ struct Epilogue {
   DEVICE static u32 split_sum(float sum) {
     const u32 high = float_to_bfloat2(sum, 0);
     return float_to_bfloat2(sum, sum - as_float(high << 16)) & 0xFFFF0000 | (high & 0xFFFF);
+  }
+
+  // Nothing lives on from the instruction before: registers are short.
+  DEVICE void forget() {
+    clear_outputs();
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      factor[c] = 1;
+      best[c] = -as_float(0x7F800000);
+      best_at[c] = 0;
+    }
   }
 
   DEVICE void clear_outputs() {
@@ -529,8 +532,6 @@ struct Epilogue {
     const u32 begin = HIDDEN * sm_index() / sm_count(), end = HIDDEN * (sm_index() + 1) / sm_count();
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c) {
-      best[c] = -as_float(0x7F800000);
-      best_at[c] = 0;
       const u32 row = column(c);
       if (row >= rows) continue;
       for (u32 k = begin + (thread_index() & 31); k < end; k += 32)

@@ -132,17 +132,20 @@ DEVICE Float4 load_fresh4(const float* p) {  // 16-byte aligned
   return v;
 }
 
-// ---- vectors of words
+// ---- shared memory by byte offset: half as many registers as pointers
+DEVICE u32 place_of(u32 at) { return address(shared_memory) + at; }
+DEVICE u32 shared_word(u32 at) { u32 v; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(place_of(at))); return v; }
+DEVICE float shared_float(u32 at) { float v; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(place_of(at))); return v; }
 struct Words2 { u32 x, y; };
 struct Words4 { u32 x, y, z, w; };
-DEVICE Words2 shared_words2(const void* p) {
+DEVICE Words2 shared_words2(u32 at) {
   Words2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address(p)));
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(place_of(at)));
   return v;
 }
-DEVICE Words4 shared_words4(const void* p) {
+DEVICE Words4 shared_words4(u32 at) {
   Words4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(p)));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(place_of(at)));
   return v;
 }
 DEVICE Words4 fresh_words4(const void* p) {  // global, 16-byte aligned, past the L1 cache

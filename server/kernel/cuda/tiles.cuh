@@ -10,21 +10,19 @@
 constexpr u32 SUM_BITS = 0x4B400000;  // 1.5 * 2^23
 constexpr float SUM_BASE = 12582912.0f;
 
-// The activations of one window, and how a lane reads them.
+// The activations of one window: where this lane's part of them lies in shared memory. Columns that are no rows of
+// activations are read all the same (it is some other memory): they change nothing in the others and are never used.
 struct Window {
-  const u8* values;  // [blocks][rows][32]
-  const u8* low;     // second plane, or null
-  const float* scales;
-  const u32* sums;
+  u32 values, low;  // [blocks][rows][32] of both planes: 8 bytes of row g
+  u32 scales;       // [blocks][rows]: of rows 2t and 2t + 1
+  u32 sums;         // [blocks][rows]: of row g
   u32 rows;
-  u32 block;          // that the window begins with
-  u32 column[ROW_TILES];     // this lane's column as operand: g, or the last row
-  u32 result[ROW_TILES][2];  // its columns of the result: 2t and 2t + 1, or the last row
+  u32 block;        // that the window begins with
 
-  DEVICE Words2 operand(u32 at, u32 n, u32 t) const { return shared_words2(values + (at * rows + column[n]) * 32 + t * 8); }
-  DEVICE Words2 low_operand(u32 at, u32 n, u32 t) const { return shared_words2(low + (at * rows + column[n]) * 32 + t * 8); }
-  DEVICE float scale(u32 at, u32 n, u32 which) const { return scales[at * rows + result[n][which]]; }
-  DEVICE u32 sum(u32 at, u32 n) const { return sums[at * rows + column[n]]; }
+  DEVICE Words2 operand(u32 at, u32 n) const { return shared_words2(values + at * rows * 32 + n * 256); }
+  DEVICE Words2 low_operand(u32 at, u32 n) const { return shared_words2(low + at * rows * 32 + n * 256); }
+  DEVICE float scale(u32 at, u32 n, u32 which) const { return shared_float(scales + at * rows * 4 + n * 32 + which * 4); }
+  DEVICE u32 sum(u32 at, u32 n) const { return shared_word(sums + at * rows * 4 + n * 32); }
 };
 
 typedef float Products[ROW_TILES][4];  // (row g, columns 2t, 2t + 1), (row g + 8, the same)
@@ -48,17 +46,17 @@ DEVICE void clear_sums(i32 (&c)[4]) { c[0] = c[1] = c[2] = c[3] = (i32)SUM_BITS;
 
 // A block of 32 columns with one scale a row. is_signed: the weights are signed bytes.
 template <bool is_signed, bool two_planes>
-DEVICE void add_block(Products& to, const Window& x, u32 at, u32 t, u32 a0, u32 a1, u32 a2, u32 a3, float row0, float row1) {
+DEVICE void add_block(Products& to, const Window& x, u32 at, u32 a0, u32 a1, u32 a2, u32 a3, float row0, float row1) {
 #pragma unroll
   for (u32 n = 0; n < ROW_TILES; ++n) {
     i32 sums[4], low[4];
     clear_sums(sums);
-    Words2 b = x.operand(at, n, t);
+    Words2 b = x.operand(at, n);
     if (is_signed) mma_s8s8(sums, a0, a1, a2, a3, b.x, b.y);
     else mma_u8s8(sums, a0, a1, a2, a3, b.x, b.y);
     if (two_planes) {
       clear_sums(low);
-      b = x.low_operand(at, n, t);
+      b = x.low_operand(at, n);
       if (is_signed) mma_s8s8(low, a0, a1, a2, a3, b.x, b.y);
       else mma_u8s8(low, a0, a1, a2, a3, b.x, b.y);
     }
@@ -102,8 +100,8 @@ DEVICE u32 low_bits(u32 v) { return as_bits(as_float(v) - as_float(v & 0xFFFF000
 // Floats less their first 8 significant bits (as bits).
 DEVICE Words4 what_is_left(Words4 v) { return {low_bits(v.x), low_bits(v.y), low_bits(v.z), low_bits(v.w)}; }
 
-// `at`: the tile's first block within the window.
-template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, const u8* tile, const Window& x, u32 at) {
+// tile: an offset into shared memory. at: its first block within the window.
+template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile, const Window& x, u32 at) {
   const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
   if constexpr (type == Q4_K || type == Q5_K) {
     constexpr u32 scales_at = type == Q4_K ? 2048 : 2560;
@@ -118,28 +116,28 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, const u8
       const u32 row0 = p < 2 ? scales.x : scales.y, row1 = p < 2 ? scales.z : scales.w, byte = 2 * p & 3;
       if (type == Q4_K) {
         const u32 low = 0x0F0F0F0F, high = 0xF0F0F0F0;
-        add_block<false, two_planes>(scaled, x, at + 2 * p, t, w.x & low, w.y & low, w.z & low, w.w & low,
+        add_block<false, two_planes>(scaled, x, at + 2 * p, w.x & low, w.y & low, w.z & low, w.w & low,
                                      byte_above(row0, byte, 0x4B000000) - 8388608.0f,
                                      byte_above(row1, byte, 0x4B000000) - 8388608.0f);
         // The high nibbles stay where they are: 16 times the weight, and a sixteenth of the scale.
-        add_block<false, two_planes>(scaled, x, at + 2 * p + 1, t, w.x & high, w.y & high, w.z & high, w.w & high,
+        add_block<false, two_planes>(scaled, x, at + 2 * p + 1, w.x & high, w.y & high, w.z & high, w.w & high,
                                      byte_above(row0, byte + 1, 0x49000000) - 524288.0f,
                                      byte_above(row1, byte + 1, 0x49000000) - 524288.0f);
       } else {
         const u32 h = pick(fifth, p), nibble = 0x0F0F0F0F, bit = 0x10101010;
-        add_block<false, two_planes>(scaled, x, at + 2 * p, t, (w.x & nibble) | (h << 4 & bit),
+        add_block<false, two_planes>(scaled, x, at + 2 * p, (w.x & nibble) | (h << 4 & bit),
                                      (w.y & nibble) | (h << 3 & bit), (w.z & nibble) | (h << 2 & bit),
                                      (w.w & nibble) | (h << 1 & bit),
                                      byte_above(row0, byte, 0x4B000000) - 8388608.0f,
                                      byte_above(row1, byte, 0x4B000000) - 8388608.0f);
-        add_block<false, two_planes>(scaled, x, at + 2 * p + 1, t, (w.x >> 4 & nibble) | (h & bit),
+        add_block<false, two_planes>(scaled, x, at + 2 * p + 1, (w.x >> 4 & nibble) | (h & bit),
                                      (w.y >> 4 & nibble) | (h >> 1 & bit), (w.z >> 4 & nibble) | (h >> 2 & bit),
                                      (w.w >> 4 & nibble) | (h >> 3 & bit),
                                      byte_above(row0, byte + 1, 0x4B000000) - 8388608.0f,
                                      byte_above(row1, byte + 1, 0x4B000000) - 8388608.0f);
       }
     }
-    minima_products(minima, x, at, t, *(const u32*)(tile + scales_at + 128 + lane * 4));
+    minima_products(minima, x, at, t, shared_word(tile + scales_at + 128 + lane * 4));
     finish_with_minima(to, scaled, minima, shared_words2(tile + scales_at + 256 + g * 8));
   } else if constexpr (type == Q6_K) {
     const Words4 scales0 = shared_words4(tile + 3072 + g * 16), scales1 = shared_words4(tile + 3072 + g * 16 + 128);
@@ -165,9 +163,9 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, const u8
           scale[i] = byte_above(i < 2 ? row0 : row1, 2 * odd + (i & 1), 0x4A000000) - 2097184.0f;
 #pragma unroll
         for (u32 n = 0; n < ROW_TILES; ++n) {
-          const Words2 b = x.operand(block, n, t);
+          const Words2 b = x.operand(block, n);
           Words2 l{};
-          if (two_planes) l = x.low_operand(block, n, t);
+          if (two_planes) l = x.low_operand(block, n);
           const float column0 = x.scale(block, n, 0), column1 = x.scale(block, n, 1);
 #pragma unroll
           for (u32 half = 0; half < 2; ++half) {
@@ -183,7 +181,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, const u8
         }
       }
     }
-    const u32 d = *(const u32*)(tile + 3328 + g * 4);
+    const u32 d = shared_word(tile + 3328 + g * 4);
     const float d0 = half_to_float((u16)d), d1 = half_to_float((u16)(d >> 16));
 #pragma unroll
     for (u32 n = 0; n < ROW_TILES; ++n)
@@ -195,7 +193,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, const u8
     for (u32 b = 0; b < 8; ++b) {
       const Words4 w = shared_words4(tile + b * 512 + lane * 16);
       const u32 row0 = pick(scales0, b / 2) >> 16 * (b & 1), row1 = pick(scales1, b / 2) >> 16 * (b & 1);
-      add_block<true, two_planes>(to, x, at + b, t, w.x, w.y, w.z, w.w, half_to_float((u16)row0), half_to_float((u16)row1));
+      add_block<true, two_planes>(to, x, at + b, w.x, w.y, w.z, w.w, half_to_float((u16)row0), half_to_float((u16)row1));
     }
   } else {
     // Weights in floating point: the int8 activations are exact in half precision and in bfloat16.
@@ -207,7 +205,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, const u8
         const float column0 = x.scale(at + b, n, 0), column1 = x.scale(at + b, n, 1);
 #pragma unroll
         for (u32 plane = 0; plane < (two_planes ? 2 : 1); ++plane) {
-          const Words2 operand = plane ? x.low_operand(at + b, n, t) : x.operand(at + b, n, t);
+          const Words2 operand = plane ? x.low_operand(at + b, n) : x.operand(at + b, n);
           float c[4] = {0, 0, 0, 0};
 #pragma unroll
           for (u32 half = 0; half < 2; ++half) {
