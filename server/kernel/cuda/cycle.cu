@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const Launch l) {
       fence_loads();
       if ((thread_index() & 31) == 0) barrier_arrive(&b.go);
       if (streams(i)) loader.load_input(i, l, row_count(i, behind));
+      if (index + 1 < l.count) prefetch_state(l.instructions[index + 1], length);
     }
   } else {
     Math math;

@@ -92,6 +92,8 @@ struct Producer {
   }
 };
 
+constexpr u32 PREFETCH_BYTES = 65536;  // of keys and of values for one item
+
 // ---------------------------------------------------------------- loader
 
 struct Loader {
@@ -135,6 +137,30 @@ struct Loader {
     turn.next();
   }
 };
+
+// What the workers read first in the next instruction comes to the L2 cache meanwhile: nothing of it is written by the
+// instruction at hand.
+DEVICE void prefetch_state(const Instruction& i, u32 length) {
+  const Range range = i.ranges[sm_index()];
+  if (i.kind == DELTA_RULE) {
+    constexpr u32 slices = (STATE + 31) / 32;
+    for (u32 item = range.start; item < range.stop; ++item) {
+      const u32 first = item % slices * 32, values = STATE - first < 32 ? STATE - first : 32;
+      prefetch(i.memory + ((u64)(item / slices) * STATE + first) * STATE, values * STATE * 4);
+    }
+  } else if (i.kind == ATTENTION && i.queries) {
+    const u32 chunk = KV_GRANULE * ((length + KV_GRANULE * PARTS) / (KV_GRANULE * PARTS));
+    for (u32 item = range.start; item < range.stop; ++item) {
+      const u32 first = item % PARTS * chunk;
+      if (first >= length) continue;
+      const u32 positions = length - first < chunk ? length - first : chunk;
+      const u32 bytes = positions * HEAD_DIM * 2 < PREFETCH_BYTES ? positions * HEAD_DIM * 2 : PREFETCH_BYTES;
+      const u64 at = ((u64)(item / PARTS) * i.capacity + first) * HEAD_DIM;
+      prefetch(i.cache_k + at, bytes);
+      prefetch(i.cache_v + at, bytes);
+    }
+  }
+}
 
 // ---------------------------------------------------------------- math
 
@@ -276,6 +302,7 @@ struct Epilogue {
   u32 squares_parity = 0;
   float factor[MINE];        // of the input's norm
   float outputs[2][MINE];    // gate and up; or outputs 0 .. 31 and 32 .. 63
+  float residual_before[MINE], next_norm;  // asked for before the sums are there
   float best[MINE];          // of a head: the greatest logit of this lane's outputs, and which
   u32 best_at[MINE];
 
@@ -296,6 +323,7 @@ struct Epilogue {
       any = true;
       if (i.segments > 1) scale_windows(i, l, w, p, current);
       if (begins) clear_outputs();
+      if (i.kind == RESIDUAL && !foreign) fetch_residual(i, p.group, rows);
       gather(i, l, p, rows);
       begins = p.closes;
       if (foreign) {
@@ -383,7 +411,9 @@ struct Epilogue {
       factor[c] = 1;
       best[c] = -as_float(0x7F800000);
       best_at[c] = 0;
+      residual_before[c] = 0;
     }
+    next_norm = 0;
   }
 
   DEVICE void clear_outputs() {
@@ -489,7 +519,7 @@ struct Epilogue {
           }
           break;
         case RESIDUAL:
-          residual(i, p.group, row, outputs[0][c] * factor[c], rows);
+          residual(i, p.group, row, outputs[0][c] * factor[c], residual_before[c], rows);
           break;
         case GATE_UP: {
           const float gate = outputs[0][c] * factor[c], up = outputs[1][c] * factor[c];
@@ -505,15 +535,21 @@ struct Epilogue {
     quantise_block(y, to.values + at * 32, to.scales + at, to.sums + at);
   }
 
-  DEVICE static void residual(const Instruction& i, u32 block, u32 row, float y, u32 rows) {
+  DEVICE void fetch_residual(const Instruction& i, u32 block, u32 rows) {
+    const u32 output = block * 32 + (thread_index() & 31);
+    const bool there = output < HIDDEN;
+    next_norm = there ? i.norm[output] : 0;
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c)
+      residual_before[c] = there && i.add && column(c) < rows ? load_fresh(i.x + column(c) * HIDDEN + output) : 0;
+  }
+
+  DEVICE void residual(const Instruction& i, u32 block, u32 row, float y, float before, u32 rows) {
     const u32 lane = thread_index() & 31, output = block * 32 + lane;
     const bool there = output < HIDDEN;
-    float x = there ? y : 0;
-    if (there) {
-      if (i.add) x += load_fresh(i.x + row * HIDDEN + output);
-      i.x[row * HIDDEN + output] = x;
-    }
-    const float weighted = there ? x * i.norm[output] : 0;
+    const float x = there ? before + y : 0;
+    if (there) i.x[row * HIDDEN + output] = x;
+    const float weighted = x * next_norm;
     hand_block(i.output, block, row, rows, weighted);
     float square = x * x;
     for (u32 m = 16; m; m >>= 1) square += shuffle_xor(square, m);

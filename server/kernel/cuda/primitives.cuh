@@ -101,6 +101,16 @@ DEVICE void load_end(u64* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address(b)) : "memory");
 #endif
 }
+// Brings memory into the L2 cache; all lanes of a warp call it, bytes is a multiple of 16.
+DEVICE void prefetch(const void* from, u32 bytes) {
+#if ARCH >= 90
+  if ((thread_index() & 31) == 0)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#else
+  for (u32 at = 128 * (thread_index() & 31); at < bytes; at += 4096)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"((const u8*)from + at) : "memory");
+#endif
+}
 // Between ordinary accesses and such copies of the same memory, shared or global, in both directions.
 DEVICE void fence_loads() {
 #if ARCH >= 90
