@@ -1,0 +1,279 @@
+// A Gated DeltaNet layer between its projections (DeltaRule). An item is 32 values of a value head; 128 threads have one:
+// thread = (value, quarter of the keys), with its part of the memory S in registers.
+//
+// S is read once and, when the last cycle kept rows, written once with these folded in. Folding repeats the very
+// operations that computed the rows (advance_memory), so S has the bits that it would have without rejected rows.
+
+constexpr u32 SLICES = (STATE + BLOCK - 1) / BLOCK;
+constexpr u32 KEY_WIDTH = KEY_HEADS * STATE;
+constexpr u32 ITEM_THREADS = 128;
+constexpr float QUERY_SCALE = (float)inverse_square_root(STATE);
+constexpr u32 ROW_CHUNK = 8;              // rows that are prepared at a time
+constexpr u32 KEY_QUADS = STATE / 16;     // a thread has keys 16 j + 4 quarter .. + 3, j < KEY_QUADS
+static_assert(STATE % 16 == 0, "the keys of a head are shared by four threads, four at a time");
+
+// What a group of threads keeps in shared memory.
+struct DeltaArea {
+  alignas(16) float query_key[ROW_CHUNK][2][STATE];
+  alignas(16) float folded_key[ROW_CHUNK][STATE];
+  float folded_delta[ROW_CHUNK][BLOCK];
+  float value[ROW_CHUNK][BLOCK];
+  float out[ROW_CHUNK][BLOCK];
+  float folded_decay[ROW_CHUNK], decay[ROW_CHUNK], beta[ROW_CHUNK];
+};
+constexpr u32 DELTA_GROUPS = AREA_BYTES / sizeof(DeltaArea) < 3 ? AREA_BYTES / sizeof(DeltaArea) : 3;
+static_assert(DELTA_GROUPS > 0, "an item of the delta rule must fit into the activations' shared memory");
+
+// S of a thread: [j][4 keys].
+typedef float Memory[KEY_QUADS][4];
+
+DEVICE void load_keys(float (&k)[KEY_QUADS][4], const float* row, u32 quarter) {
+#pragma unroll
+  for (u32 j = 0; j < KEY_QUADS; ++j) {
+    Quad quad = load_quad(row + j * 16 + quarter * 4);
+#pragma unroll
+    for (u32 e = 0; e < 4; ++e) k[j][e] = quad.v[e];
+  }
+}
+
+DEVICE void decay_memory(Memory& s, float decay) {
+#pragma unroll
+  for (u32 j = 0; j < KEY_QUADS; ++j)
+#pragma unroll
+    for (u32 e = 0; e < 4; ++e) s[j][e] = s[j][e] * decay;
+}
+
+// S (decayed) + k delta
+DEVICE void add_to_memory(Memory& s, const float (&k)[KEY_QUADS][4], float delta) {
+#pragma unroll
+  for (u32 j = 0; j < KEY_QUADS; ++j)
+#pragma unroll
+    for (u32 e = 0; e < 4; ++e) s[j][e] = multiply_add(delta, k[j][e], s[j][e]);
+}
+
+// The sum over keys of S x, in all four threads of a value.
+DEVICE float recall(const Memory& s, const float (&x)[KEY_QUADS][4]) {
+  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (u32 j = 0; j < KEY_QUADS; ++j)
+#pragma unroll
+    for (u32 e = 0; e < 4; ++e) sum[e] = multiply_add(s[j][e], x[j][e], sum[e]);
+  float total = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  total += shuffle_xor(total, 1);
+  return total + shuffle_xor(total, 2);
+}
+
+DEVICE float softplus(float x) { return x > 20.0f ? x : logarithm1p(exponential(x)); }
+
+struct DeltaItem {
+  const Instruction& i;
+  DeltaArea& area;
+  u32 thread, barrier;   // within the group
+  u32 head, key_head, slice, width, length, rows;
+
+  DEVICE void sync() const { sync_threads(barrier, ITEM_THREADS); }
+  DEVICE static u32 slot(u32 position) { return position % RING; }
+
+  // k, delta and e^g of up to ROW_CHUNK rows from position `from` on, to shared memory.
+  DEVICE void stage_fold(u32 from, u32 count) const {
+    float key[KEY_QUADS], delta[2], decay = 0.0f;
+#pragma unroll
+    for (u32 n = 0; n < KEY_QUADS; ++n) {
+      u32 at = thread + n * ITEM_THREADS, row = at / STATE;
+      key[n] = row < count ? load_fresh(i.keys + (slot(from + row) * KEY_HEADS + key_head) * STATE + at % STATE) : 0.0f;
+    }
+#pragma unroll
+    for (u32 n = 0; n < 2; ++n) {
+      u32 row = thread / BLOCK + 4 * n, v = thread % BLOCK;
+      bool there = row < count && v < width;
+      delta[n] = there ? load_fresh(i.deltas + (slot(from + row) * VALUE_HEADS + head) * STATE + slice * BLOCK + v) : 0.0f;
+    }
+    if (thread < count) decay = load_fresh(i.decays + slot(from + thread) * VALUE_HEADS + head);
+#pragma unroll
+    for (u32 n = 0; n < KEY_QUADS; ++n) (&area.folded_key[0][0])[thread + n * ITEM_THREADS] = key[n];
+#pragma unroll
+    for (u32 n = 0; n < 2; ++n) area.folded_delta[thread / BLOCK + 4 * n][thread % BLOCK] = delta[n];
+    if (thread < count) area.folded_decay[thread] = decay;
+  }
+
+  // Convolution and SiLU of this item's channels (query, key, value), and the gates, of `count` rows from `first` on.
+  DEVICE void stage_rows(u32 first, u32 count) const {
+    constexpr u32 CHANNELS = 2 * STATE + BLOCK, ROUNDS = (CHANNELS + ITEM_THREADS - 1) / ITEM_THREADS;
+    constexpr u32 WINDOW = ROW_CHUNK + CONV_TAPS - 1;
+    float beta = 0.0f, alpha = 0.0f, log_decay = 0.0f, bias = 0.0f;
+    if (thread < count) {
+      const float* gates = i.gates + (first + thread) * 2 * VALUE_HEADS + head;
+      beta = load_fresh(gates);
+      alpha = load_fresh(gates + VALUE_HEADS);
+      log_decay = i.log_decay[head];
+      bias = i.time_bias[head];
+    }
+    float window[ROUNDS][WINDOW];
+#pragma unroll
+    for (u32 n = 0; n < ROUNDS; ++n) {
+      u32 c = thread + n * ITEM_THREADS;
+      const float* from = i.conv + channel(c);
+#pragma unroll
+      for (u32 j = 0; j < WINDOW; ++j) {
+        bool there = j < count + CONV_TAPS - 1 && c < 2 * STATE + width;
+        window[n][j] = there ? load_fresh(from + slot(length + first + j - (CONV_TAPS - 1)) * CONV_CHANNELS) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (u32 n = 0; n < ROUNDS; ++n) {
+      u32 c = thread + n * ITEM_THREADS;
+      if (c >= 2 * STATE + width) continue;
+      float tap[CONV_TAPS];
+#pragma unroll
+      for (u32 k = 0; k < CONV_TAPS; ++k) tap[k] = i.taps[channel(c) * CONV_TAPS + k];
+#pragma unroll
+      for (u32 row = 0; row < ROW_CHUNK; ++row) {
+        if (row >= count) break;
+        float x = window[n][row] * tap[0];
+#pragma unroll
+        for (u32 k = 1; k < CONV_TAPS; ++k) x = multiply_add(window[n][row + k], tap[k], x);
+        x = silu(x);
+        if (c < 2 * STATE) area.query_key[row][c / STATE][c % STATE] = x;
+        else area.value[row][c - 2 * STATE] = x;
+      }
+    }
+    if (thread < count) {
+      area.beta[thread] = sigmoid(beta);
+      float decay = exponential(log_decay * softplus(alpha + bias));
+      area.decay[thread] = decay;
+      if (slice == 0) i.decays[slot(length + first + thread) * VALUE_HEADS + head] = decay;
+    }
+  }
+
+  // The convolution's channel of this item's c-th: query, key, value.
+  DEVICE u32 channel(u32 c) const {
+    u32 part = c / STATE, value = 2 * KEY_WIDTH + head * STATE + slice * BLOCK + (c - 2 * STATE);
+    return part < 2 ? part * KEY_WIDTH + key_head * STATE + c % STATE : value;
+  }
+
+  // l2 norm of queries and keys, a vector by eight lanes; one item of each key head leaves the keys in the ring.
+  DEVICE void normalise(u32 first, u32 count) const {
+    u32 row = thread / 16, which = thread / 8 % 2, lane = thread % 8;
+    bool there = row < count;
+    constexpr u32 QUADS = (STATE + 31) / 32;
+    float x[QUADS][4], sum = 0.0f;
+#pragma unroll
+    for (u32 n = 0; n < QUADS; ++n) {
+      Quad quad = {};
+      u32 at = lane * 4 + n * 32;
+      if (there && at < STATE) quad = load_quad(&area.query_key[row][which][at]);
+#pragma unroll
+      for (u32 e = 0; e < 4; ++e) {
+        x[n][e] = quad.v[e];
+        sum = multiply_add(x[n][e], x[n][e], sum);
+      }
+    }
+#pragma unroll
+    for (u32 mask = 4; mask > 0; mask >>= 1) sum += shuffle_xor(sum, mask);
+    float factor = inverse_root(sum + 1e-6f);
+    if (which == 0) factor = factor * QUERY_SCALE;
+    bool keeps = which == 1 && slice == 0 && head == key_head;
+#pragma unroll
+    for (u32 n = 0; n < QUADS; ++n) {
+      u32 at = lane * 4 + n * 32;
+      if (!there || at >= STATE) continue;
+      float a = x[n][0] * factor, b = x[n][1] * factor, c = x[n][2] * factor, d = x[n][3] * factor;
+      store_quad(&area.query_key[row][which][at], a, b, c, d);
+      if (keeps) store_quad(i.keys + (slot(length + first + row) * KEY_HEADS + key_head) * STATE + at, a, b, c, d);
+    }
+  }
+
+  DEVICE void run() const {
+    u32 value = thread / 4, quarter = thread % 4, fold = folded;
+    bool mine = value < width;
+    float* stored = i.memory + ((u64)head * STATE + slice * BLOCK + (mine ? value : 0)) * STATE + quarter * 4;
+    Memory s;
+#pragma unroll
+    for (u32 j = 0; j < KEY_QUADS; ++j) {
+      Words4 w = fresh_words4(stored + j * 16);
+      s[j][0] = as_float(w.x), s[j][1] = as_float(w.y), s[j][2] = as_float(w.z), s[j][3] = as_float(w.w);
+    }
+    u32 staged = fold < ROW_CHUNK ? fold : ROW_CHUNK;
+    stage_fold(length - fold, staged);
+    for (u32 first = 0; first < rows; first += ROW_CHUNK) {
+      u32 count = rows - first < ROW_CHUNK ? rows - first : ROW_CHUNK;
+      float z[2];
+#pragma unroll
+      for (u32 n = 0; n < 2; ++n) {
+        u32 row = thread / 32 + 4 * n, v = thread % 32;
+        bool there = row < count && v < width;
+        z[n] = there ? load_fresh(i.z + (first + row) * (VALUE_HEADS * STATE) + head * STATE + slice * BLOCK + v) : 0.0f;
+      }
+      stage_rows(first, count);
+      sync();
+      normalise(first, count);
+      if (first == 0 && fold != 0) fold_rows(s, stored, value, quarter, mine);
+      sync();
+      for (u32 row = 0; row < count; ++row) {
+        float x[KEY_QUADS][4];
+        decay_memory(s, area.decay[row]);
+        load_keys(x, area.query_key[row][1], quarter);
+        float delta = area.beta[row] * (area.value[row][value] - recall(s, x));
+        add_to_memory(s, x, delta);
+        load_keys(x, area.query_key[row][0], quarter);
+        float out = recall(s, x);
+        if (mine && quarter == 0) {
+          area.out[row][value] = out;
+          u32 at = slot(length + first + row);
+          i.deltas[(at * VALUE_HEADS + head) * STATE + slice * BLOCK + value] = delta;
+        }
+      }
+      sync();
+#pragma unroll
+      for (u32 n = 0; n < 2; ++n) {
+        u32 row = thread / 32 + 4 * n, v = thread % 32;
+        if (row < count) hand_on(first + row, v < width ? area.out[row][v] : 0.0f, v, z[n]);
+      }
+    }
+  }
+
+  u32 folded;
+
+  DEVICE void fold_rows(Memory& s, float* stored, u32 value, u32 quarter, bool mine) const {
+    for (u32 first = 0; first < folded; first += ROW_CHUNK) {
+      u32 count = folded - first < ROW_CHUNK ? folded - first : ROW_CHUNK;
+      if (first != 0) {
+        sync();
+        stage_fold(length - folded + first, count);
+        sync();
+      }
+      for (u32 row = 0; row < count; ++row) {
+        float k[KEY_QUADS][4];
+        load_keys(k, area.folded_key[row], quarter);
+        decay_memory(s, area.folded_decay[row]);
+        add_to_memory(s, k, area.folded_delta[row][value]);
+      }
+    }
+    if (!mine) return;
+#pragma unroll
+    for (u32 j = 0; j < KEY_QUADS; ++j) store_quad(stored + j * 16, s[j][0], s[j][1], s[j][2], s[j][3]);
+  }
+
+  // o w silu(z) of a row as int8, and the sum of o^2: by a warp.
+  DEVICE void hand_on(u32 row, float o, u32 v, float z) const {
+    u32 block = head * SLICES + slice;
+    float weight = v < width ? i.gate_norm[slice * BLOCK + v] : 0.0f;
+    quantise_block(o * weight * silu(z), i.output, block, row, rows);
+    float squares = warp_sum(o * o);
+    if (v == 0) i.output_squares[row * (VALUE_HEADS * SLICES) + block] = squares;
+  }
+};
+
+DEVICE void delta_rule(const Instruction& i, const Launch& l, u32 rows) {
+  u32 group = thread_index() / ITEM_THREADS;
+  if (group >= DELTA_GROUPS) return;
+  Range range = i.ranges[sm_index()];
+  DeltaArea& area = shared<DeltaArea>(AREA_OFFSET)[group];
+  u32 length = (u32)l.counts[LENGTH], fold = (u32)l.counts[FOLD];
+  for (u32 item = range.start + group; item < range.stop; item += DELTA_GROUPS) {
+    u32 head = item / SLICES, slice = item % SLICES;
+    u32 width = STATE - slice * BLOCK < BLOCK ? STATE - slice * BLOCK : BLOCK;
+    DeltaItem{i, area, thread_index() % ITEM_THREADS, 2 + group, head, head % KEY_HEADS, slice, width, length, rows, fold}
+        .run();
+  }
+}
