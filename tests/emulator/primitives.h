@@ -112,6 +112,11 @@ inline void load(void* to, const void* from, u32 bytes, u64* b) {
     emulator::begin_copy((u8*)to + at, (const u8*)from + at, 16, 0, true);
 }
 DEVICE void load_stream(void* to, const void* from, u32 bytes, u64* b, u64) { load(to, from, bytes, b); }
+inline void prefetch(const void* from, u32 bytes) {
+  if (bytes % 16 || (uintptr_t)from % 16) emulator::fail("a prefetch of %u bytes from %p: both are multiples of 16", bytes, from);
+  u8 last = *((const volatile u8*)from + bytes - 1);
+  (void)last;
+}
 inline void load_end(u64* b) {
   if (ARCH < 90) emulator::arrive_behind_copies(emulator::barrier_index(b));
 }

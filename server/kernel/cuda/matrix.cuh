@@ -400,7 +400,7 @@ struct Epilogue {
 
   DEVICE static u32 split_sum(float sum) {
     const u32 high = float_to_bfloat2(sum, 0);
-    return float_to_bfloat2(sum, sum - as_float(high << 16)) & 0xFFFF0000 | (high & 0xFFFF);
+    return float_to_bfloat2(sum, sum - as_float(high << 16));
   }
 
   // Nothing lives on from the instruction before: registers are short.
