@@ -1,0 +1,153 @@
+"""The kernel's source for a model, an architecture and a number of rows: constants, and the texts behind them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from importlib.resources import files
+
+from server.kernel.buffers import BLOCK, attention_parts
+from server.kernel.errors import UnsupportedByKernel
+from server.kernel.model import STREAMED, KernelModel
+
+TEXTS = (
+    "types.cuh",
+    "primitives.cuh",
+    "shared.cuh",
+    "rows.cuh",
+    "tiles.cuh",
+    "matrix.cuh",
+    "delta_rule.cuh",
+    "attention.cuh",
+    "cycle.cu",
+)
+"""In this order they are one translation unit."""
+ENTRY = "cycle"
+THREADS = 448
+"""Of a block; there is one block on each SM."""
+
+SHARED_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
+"""Shared memory that a block may have, by architecture (compute capability as two digits, 9.0 is 90)."""
+FEW_ROWS = 8
+"""Rows of the smaller variant of the kernel."""
+MATH_WARPS = 8
+PARTIAL_FLOATS = 2 * MATH_WARPS * 20
+"""Of a row: two slots of each math warp's sums."""
+BARRIER_BYTES = 8 * (4 + 8)
+"""Barriers that aren't a stage's; a stage has two."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a block uses its shared memory: a ring of `stages` of `stage_bytes` for weights, `area_bytes` for
+    activations."""
+
+    row_tiles: int
+    stage_bytes: int
+    stages: int
+    area_bytes: int
+
+
+def row_tiles(rows: int) -> int:
+    """Which variant of the kernel runs a plan of so many rows: 1 for up to 8, 2 for up to 16."""
+    return 1 if rows <= FEW_ROWS else 2
+
+
+def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
+    """What fits best into an SM of this architecture.
+
+    Raises UnsupportedByKernel for an architecture that the kernel doesn't know, or when there is too little memory.
+    """
+    if arch not in SHARED_BYTES:
+        known = ", ".join(f"{a // 10}.{a % 10}" for a in sorted(SHARED_BYTES))
+        raise UnsupportedByKernel(f"the GPU's compute capability is {arch // 10}.{arch % 10}, not one of {known}")
+    room = SHARED_BYTES[arch] - _fixed_bytes(model, 8 * row_tiles)
+    large = SHARED_BYTES[arch] >= SHARED_BYTES[80]
+    stage_bytes = 20480 if large else 9216
+    area_bytes = (106496 if arch in (90, 100) else 69632) if large and row_tiles == 2 else 53248 if large else 36864
+    while area_bytes > MIN_AREA and area_bytes + MIN_STAGES * (stage_bytes + 16) > room:
+        area_bytes -= 1024
+    stages = (room - area_bytes) // (stage_bytes + 16)
+    if stages < MIN_STAGES:
+        raise UnsupportedByKernel(
+            f"its rows of {model.config.hidden} need more shared memory than the GPU has ({SHARED_BYTES[arch]} bytes)"
+        )
+    return Shape(row_tiles, stage_bytes, min(stages, MAX_STAGES), area_bytes)
+
+
+MIN_STAGES, MAX_STAGES = 3, 16
+MIN_AREA = 36864
+
+
+def _fixed_bytes(model: KernelModel, columns: int) -> int:
+    """Of shared memory beside ring and area, for so many rows of activations (see `cuda/shared.cuh`)."""
+    c = model.config
+    squares = max(2 * c.hidden, c.value_width) // BLOCK
+    return 4 * columns * (PARTIAL_FLOATS + squares + max(c.value_heads, 2)) + BARRIER_BYTES + 64
+
+
+def check_dimensions(model: KernelModel) -> None:
+    """Raises UnsupportedByKernel for dimensions that the device code isn't written for."""
+    c = model.config
+    for what, value, unit in (
+        ("rows", c.hidden, BLOCK),
+        ("feed-forward rows", c.ffn, BLOCK),
+        ("value heads' states", c.state_size, BLOCK),
+        ("attention heads", c.head_dim, BLOCK),
+    ):
+        if value % unit:
+            raise UnsupportedByKernel(f"its {what} have {value} values, not a multiple of {unit}")
+
+
+def constants(model: KernelModel, sms: int, arch: int, shape: Shape, timed: bool = False) -> dict[str, str]:
+    """Names and values of the constants that the device code is compiled for. Raises UnsupportedByKernel."""
+    check_dimensions(model)
+    c = model.config
+    types = {model.types[name] for name in model.matrices()}
+    numbers = {
+        "HIDDEN": c.hidden,
+        "FFN": c.ffn,
+        "VOCAB": c.vocab,
+        "HEADS": c.heads,
+        "KV_HEADS": c.kv_heads,
+        "HEAD_DIM": c.head_dim,
+        "ROPE_DIMS": c.rope_dims,
+        "KEY_HEADS": c.key_heads,
+        "VALUE_HEADS": c.value_heads,
+        "STATE": c.state_size,
+        "CONV_TAPS": c.conv_kernel,
+        "CONV_CHANNELS": c.conv_channels,
+        "PARTS": attention_parts(c.kv_heads, sms),
+        "ROW_TILES": shape.row_tiles,
+        "STAGE_BYTES": shape.stage_bytes,
+        "STAGES": shape.stages,
+        "AREA_BYTES": shape.area_bytes,
+    }
+    return {
+        "ARCH": str(arch),
+        "TIMED": str(int(timed)),
+        **{f"HAS_{type.name}": str(int(type in types)) for type in STREAMED},
+        **{name: f"{value}u" for name, value in numbers.items()},
+        "ROPE_BASE": _float(c.rope_base),
+        "EPS": _float(c.eps),
+    }
+
+
+def _float(value: float) -> str:
+    """The nearest float32 as a literal."""
+    (nearest,) = struct.unpack("f", struct.pack("f", value))
+    return f"{nearest!r}f"
+
+
+def texts() -> list[tuple[str, str]]:
+    """(name, text) of the device code's files in their order."""
+    folder = files("server.kernel") / "cuda"
+    return [(name, (folder / name).read_text(encoding="utf-8")) for name in TEXTS]
+
+
+def unit(constants: dict[str, str]) -> str:
+    """The whole translation unit."""
+    lines = [f"#define {name} {value}" for name, value in constants.items()]
+    for name, text in texts():
+        lines += [f'#line 1 "{name}"', text]
+    return "\n".join(lines)
