@@ -18,12 +18,17 @@ SHORTEST, LONGEST = 4, 96
 """Tokens of a repeated piece."""
 
 
+CHANGE = 0.5
+"""Share of loops whose repetitions differ a little: what a small model falls into often counts, grows or alternates."""
+
+
 def with_loops(window: NDArray[np.int16], end: int, rng: random.Random) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     """window [T + 1] -> a window of the same size in which pieces of it are repeated, and periods [T].
 
-    Real text of 60 to 300 tokens, then its last 4 to 96 tokens three to seven times more, and so on. ``periods[t]`` is
-    0 where token t + 1 is real text, otherwise how many tokens before it the same token stood. A piece never holds
-    the ``end`` token: after it comes another document, whatever it is.
+    Real text of 60 to 300 tokens, then its last 4 to 96 tokens three to seven times more, and so on. In half of the
+    loops each repetition has one to three of its tokens replaced by other ones of the window, or some put in.
+    ``periods[t]`` is 0 where token t + 1 is real text or new, otherwise how many tokens before it the same token of the
+    piece stood last. A piece never holds the ``end`` token: after it comes another document, whatever it is.
     """
     size = len(window)
     tokens: list[int] = []
@@ -38,9 +43,20 @@ def with_loops(window: NDArray[np.int16], end: int, rng: random.Random) -> tuple
         piece = real[-length:]
         if end in piece or length < SHORTEST:
             continue
-        times = rng.randint(3, 7)
-        tokens += piece * times
-        periods += [length] * (length * times)
+        changes = rng.random() < CHANGE
+        last = list(range(len(tokens) - length, len(tokens)))  # where each token of the piece stood last
+        for _ in range(rng.randint(3, 7)):
+            changed = set(rng.sample(range(length), rng.randint(1, min(3, length - 1)))) if changes else set()
+            for index, token in enumerate(piece):
+                if index in changed:
+                    others = [t for t in window[rng.randrange(size) :][: rng.randint(1, 4)].tolist() if t != end]
+                    tokens += others
+                    periods += [0] * len(others)
+                    if rng.random() < 0.5:  # in its place, otherwise before it
+                        continue
+                periods.append(len(tokens) - last[index])
+                last[index] = len(tokens)
+                tokens.append(token)
     return np.array(tokens[:size], dtype=np.int16), np.array(periods[1:size], dtype=np.int64)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 
 import numpy as np
 import pytest
 import torch
 
-from models.loops import FALL, LONGEST, SHORTEST, loop_loss, with_loops
+from models.loops import FALL, SHORTEST, loop_loss, with_loops
 
 END = 999
 
@@ -28,8 +30,20 @@ def test_a_period_says_where_the_same_token_stood_before(seed: int) -> None:
     assert any(periods)
     for t, period in enumerate(periods):
         if period:
-            assert SHORTEST <= period <= LONGEST
+            assert period >= SHORTEST
             assert tokens[t + 1] == tokens[t + 1 - period]
+
+
+def test_some_loops_repeat_to_the_letter_and_in_some_each_repetition_differs() -> None:
+    exact = changed = 0
+    for seed in range(8):
+        _, periods = made(seed)
+        runs = "".join("r" if period else "n" for period in periods)
+        # New tokens between repeated ones, at most 12 of them: real text between two loops has 60 at least.
+        changed += len(re.findall("r(?=n{1,12}r)", runs))
+        exact += sum(a == b for a, b in itertools.pairwise(periods) if a)
+    assert changed > 20
+    assert exact > 2000
 
 
 @pytest.mark.parametrize("seed", range(8))
