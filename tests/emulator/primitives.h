@@ -159,6 +159,7 @@ struct Words2 { u32 x, y; };
 struct Words4 { u32 x, y, z, w; };
 inline Words2 shared_words2(u32 at) { Words2 v; memcpy(&v, in_shared(at, 8), 8); return v; }
 inline Words4 shared_words4(u32 at) { Words4 v; memcpy(&v, in_shared(at, 16), 16); return v; }
+inline Words2 fresh_words2(const void* p) { Words2 v; memcpy(&v, aligned(p, 8), 8); return v; }
 inline Words4 fresh_words4(const void* p) { Words4 v; memcpy(&v, aligned(p, 16), 16); return v; }
 
 // ---- bits

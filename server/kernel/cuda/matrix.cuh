@@ -555,13 +555,14 @@ struct Epilogue {
     for (u32 m = 16; m; m >>= 1) square += shuffle_xor(square, m);
     if (lane == 0) i.output_squares[row * (HIDDEN / BLOCK) + block] = square;
     if (!i.output_low) return;
-    // What rounding left, with scales over 254.
-    float most = absolute(weighted);
-    for (u32 m = 16; m; m >>= 1) most = maximum(most, shuffle_xor(most, m));
-    const float scale = most / 127;
-    const float rest = weighted - (scale > 0 ? (float)round_to_int(weighted / scale) * scale : 0);
-    const float low_scale = scale / 254;
-    i.output_low[(block * rows + row) * 32 + place(lane)] = (i8)(low_scale > 0 ? round_to_int(rest / low_scale) : 0);
+    // What rounding left, with scales over 254. Minima are multiplied by the sum of both planes.
+    const float scale = warp_max(absolute(weighted)) / 127, low_scale = scale / 254;
+    const i32 code = scale > 0 ? round_to_int(weighted / scale) : 0;
+    const float rest = weighted - (float)code * scale;
+    const i32 low = low_scale > 0 ? round_to_int(rest / low_scale) : 0;
+    i.output_low[(block * rows + row) * 32 + place(lane)] = (i8)low;
+    const float sum = scale * ((float)warp_sum(code) + (float)warp_sum(low) / 254);
+    if (lane == 0) i.output.sums[block * rows + row] = split_sum(sum);
   }
 
   DEVICE void begin_head(const Instruction& i, u32 rows) {

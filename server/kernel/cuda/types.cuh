@@ -27,7 +27,8 @@ enum Count { LENGTH, FOLD, BEHIND_COUNT, EXTERNAL };
 
 // Activations as int8: 32 values of a row share a scale. values [blocks][rows][32], scales [blocks][rows], sums
 // [blocks][rows]; `rows` is the instruction's own number of rows. In a block, value k stands at place(k). A sum is
-// scale * (sum of the 32 int8), as two bfloat16: high part in the low 16 bits, what it left in the high 16 bits.
+// scale * (sum of the 32 int8), as two bfloat16: high part in the low 16 bits, what it left in the high 16 bits. Where
+// there is a second plane, its values (over 254) are in the sum too.
 struct Int8Rows {
   i8* values;
   float* scales;
