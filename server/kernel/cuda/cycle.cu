@@ -4,8 +4,6 @@
 DEVICE u32 row_count(const Instruction& i, u32 behind) {
   return i.rows_kind == ROWS_BEHIND ? behind : i.rows_kind == ROWS_ONE ? 1 : (u32)i.rows_limit;
 }
-DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <= HEAD; }
-
 DEVICE void stamp(const Launch& l, u32 index, u32 which) {
   if (TIMED && thread_index() == 32 * MATH_WARPS) l.times[(index * sm_count() + sm_index()) * 4 + which] = nanoseconds();
 }
@@ -41,9 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const Launch l) {
   Barriers& b = barriers();
 
   if (warp == PRODUCER_WARP) {
-    Producer producer;
-    for (u32 index = 0; index < l.count; ++index)
-      if (streams(l.instructions[index])) producer.stream(l.instructions[index], l);
+    produce(l);
   } else if (warp == LOADER_WARP) {
     Loader loader;
     for (u32 index = 0; index < l.count; ++index) {

@@ -4,6 +4,8 @@
 // loader brings the phase's input, in windows of columns. Math warps take every eighth tile and leave their sums of a
 // portion in a slot. Epilogue warps add the slots up, finish groups of outputs, and hand them on.
 
+DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <= HEAD; }
+
 // Consecutive tiles of one matrix in one group.
 struct Portion {
   u32 strip, matrix, group;
@@ -13,12 +15,12 @@ struct Portion {
 
 // An SM's portions of an instruction, in order.
 struct Portions {
-  const Instruction& i;
+  const Instruction* i;
   u32 at, stop;
   u32 strip = 0, strip_begin = 0;
   u32 rest = 0;  // tiles of the group before the newest portion
 
-  DEVICE Portions(const Instruction& i, Range range) : i(i), at(range.start), stop(range.stop) {}
+  DEVICE Portions(const Instruction* i, Range range) : i(i), at(range.start), stop(range.stop) {}
 
   DEVICE static u32 group_tiles(const Strip& s, u32 matrix) { return (u32)(s.row_tiles * s.matrix[matrix].column_tiles); }
   DEVICE static u32 group_tiles(const Strip& s) {
@@ -27,12 +29,12 @@ struct Portions {
 
   DEVICE bool next(Portion& p) {
     if (at >= stop) return false;
-    u32 whole = group_tiles(i.strip[strip]);
-    while (at >= strip_begin + whole * (u32)i.strip[strip].groups) {
-      strip_begin += whole * (u32)i.strip[strip].groups;
-      whole = group_tiles(i.strip[++strip]);
+    u32 whole = group_tiles(i->strip[strip]);
+    while (at >= strip_begin + whole * (u32)i->strip[strip].groups) {
+      strip_begin += whole * (u32)i->strip[strip].groups;
+      whole = group_tiles(i->strip[++strip]);
     }
-    const Strip& s = i.strip[strip];
+    const Strip& s = i->strip[strip];
     p.strip = strip;
     p.group = (at - strip_begin) / whole;
     rest = at - strip_begin - p.group * whole;
@@ -66,31 +68,60 @@ struct Windowing {
 
 // ---------------------------------------------------------------- producer
 
-struct Producer {
-  Turn<STAGES> turn;
-  u64 policy = stream_policy();
+// An SM's tiles of all phases of a launch, a stage at a time.
+struct TileStream {
+  const Launch& l;
+  u32 index = 0;  // of the next instruction
+  Portions portions;
+  const u8* from = nullptr;
+  u32 left = 0, tile_bytes = 0;  // of the portion
 
-  DEVICE void stream(const Instruction& i, const Launch& l) {
-    Portions portions(i, i.ranges[sm_index()]);
-    Portion p;
-    while (portions.next(p)) {
-      const Matrix& m = i.strip[p.strip].matrix[p.matrix];
-      const u32 bytes = (u32)m.tile_bytes, most = STAGE_BYTES / bytes;
-      const u8* from = m.tiles + ((u64)p.group * Portions::group_tiles(i.strip[p.strip], p.matrix) + p.first) * bytes;
-      for (u32 left = p.count; left;) {
-        const u32 tiles = left < most ? left : most;
-        Barriers& b = barriers();
-        barrier_wait(&b.stage_empty[turn.slot], turn.parity ^ 1, l.fault, AT_STAGE_EMPTY);
-        load_begin(&b.stage_full[turn.slot], tiles * bytes);
-        load_stream(shared<u8>(RING_OFFSET + turn.slot * STAGE_BYTES), from, tiles * bytes, &b.stage_full[turn.slot], policy);
-        load_end(&b.stage_full[turn.slot]);
-        turn.next();
-        from += tiles * bytes;
-        left -= tiles;
+  DEVICE TileStream(const Launch& l) : l(l), portions(nullptr, Range{0, 0}) {}
+
+  // The next stage's bytes; 0 at the end.
+  DEVICE u32 next(const u8*& at) {
+    while (!left) {
+      Portion p;
+      while (!portions.next(p)) {
+        if (index == l.count) return 0;
+        const Instruction& i = l.instructions[index++];
+        if (streams(i)) portions = Portions(&i, i.ranges[sm_index()]);
       }
+      const Strip& s = portions.i->strip[p.strip];
+      const Matrix& m = s.matrix[p.matrix];
+      tile_bytes = (u32)m.tile_bytes;
+      left = p.count;
+      from = m.tiles + ((u64)p.group * Portions::group_tiles(s, p.matrix) + p.first) * tile_bytes;
     }
+    const u32 most = STAGE_BYTES / tile_bytes, tiles = left < most ? left : most;
+    at = from;
+    from += tiles * tile_bytes;
+    left -= tiles;
+    return tiles * tile_bytes;
   }
 };
+
+constexpr u32 AHEAD = 6;  // stages that are brought to the L2 cache beyond the ring
+
+DEVICE void produce(const Launch& l) {
+  Barriers& b = barriers();
+  Turn<STAGES> turn;
+  const u64 policy = stream_policy();
+  TileStream stream(l), ahead(l);
+  const u8* from;
+  for (u32 s = 0; s < STAGES; ++s) ahead.next(from);
+  for (u32 s = 0; s < AHEAD; ++s)
+    if (const u32 bytes = ahead.next(from)) prefetch(from, bytes);
+  while (const u32 bytes = stream.next(from)) {
+    barrier_wait(&b.stage_empty[turn.slot], turn.parity ^ 1, l.fault, AT_STAGE_EMPTY);
+    load_begin(&b.stage_full[turn.slot], bytes);
+    load_stream(shared<u8>(RING_OFFSET + turn.slot * STAGE_BYTES), from, bytes, &b.stage_full[turn.slot], policy);
+    load_end(&b.stage_full[turn.slot]);
+    turn.next();
+    if (AHEAD)
+      if (const u32 more = ahead.next(from)) prefetch(from, more);
+  }
+}
 
 constexpr u32 PREFETCH_BYTES = 65536;  // of keys and of values for one item
 
@@ -108,7 +139,7 @@ struct Loader {
       load_end(&b.squares_full);
     }
     const Windowing w(i, rows);
-    Portions portions(i, i.ranges[sm_index()]);
+    Portions portions(&i, i.ranges[sm_index()]);
     Portion p;
     u32 current = ~0u;
     while (portions.next(p)) {
@@ -174,7 +205,7 @@ struct Math {
     const Windowing w(i, rows);
     Window x;
     x.rows = rows;
-    Portions portions(i, i.ranges[sm_index()]);
+    Portions portions(&i, i.ranges[sm_index()]);
     Portion p;
     u32 current = ~0u;
     while (portions.next(p)) {
@@ -315,7 +346,7 @@ struct Epilogue {
     if (i.kind == HEAD) begin_head(i, rows);
     const Windowing w(i, rows);
     u32 current = ~0u;
-    Portions portions(i, i.ranges[sm_index()]);
+    Portions portions(&i, i.ranges[sm_index()]);
     Portion p;
     bool begins = true, foreign = false, any = false;
     while (portions.next(p)) {
