@@ -93,6 +93,7 @@ inline void barrier_wait(u64* b, u32 parity, u32*, u32 where) {
     emulator::current->where = where;
     emulator::wait(emulator::BARRIER);
   }
+  sync_warp();
 }
 
 // ---- copies

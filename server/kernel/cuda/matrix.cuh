@@ -352,7 +352,7 @@ struct Epilogue {
     while (portions.next(p)) {
       if (!any) foreign = portions.rest != 0;
       any = true;
-      if (i.segments > 1) scale_windows(i, l, w, p, current);
+      pass_windows(i, l, w, p, current);
       if (begins) clear_outputs();
       if (i.kind == RESIDUAL && !foreign) fetch_residual(i, p.group, rows);
       gather(i, l, p, rows);
@@ -401,31 +401,39 @@ struct Epilogue {
     sync_threads(8, 32 * EPILOGUE_WARPS);
   }
 
-  // Norm factors into the scales and sums of the windows that a portion needs.
-  DEVICE void scale_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
+  // Keeps step with the windows that a portion needs; where rows have several norms, multiplies their factors in.
+  DEVICE void pass_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
     Barriers& b = barriers();
     const Strip& s = i.strip[p.strip];
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
-    const u32 segments = (u32)i.segments, part = (u32)i.blocks / segments;
-    const float* factors = shared<float>(FACTORS_OFFSET);
+    const u32 segments = (u32)i.segments;
     for (u32 index = w.of_tile(s, p.matrix, p.first); index <= last; ++index) {
       if (index == current) continue;
       current = index;
-      barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
-      const u32 at = w.offset(window.slot);
-      float* scales = shared<float>(at + w.size * w.rows * 32);
-      u32* sums = shared<u32>(at + w.size * w.rows * 36);
-      const u32 begin = index * w.size, end = begin + w.size < (u32)i.blocks ? begin + w.size : (u32)i.blocks;
-      for (u32 k = thread_index() - 32 * MATH_WARPS; k < (end - begin) * w.rows; k += 32 * EPILOGUE_WARPS) {
-        const u32 block = k / w.rows, row = k - block * w.rows;
-        const float f = factors[row * segments + (begin + block) / part];
-        scales[k] *= f;
-        const float sum = (as_float(sums[k] << 16) + as_float(sums[k] & 0xFFFF0000)) * f;
-        sums[k] = split_sum(sum);
+      if (segments > 1) {
+        barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
+        scale_window(i, w, index);
+        sync_warp();
+        if ((thread_index() & 31) == 0) barrier_arrive(&b.window_ready[window.slot]);
+      } else if ((thread_index() & 31) == 0) {
+        barrier_arrive(&b.window_ready[window.slot]);  // nobody waits for it, but it keeps step too
       }
-      sync_warp();
-      if ((thread_index() & 31) == 0) barrier_arrive(&b.window_ready[window.slot]);
       window.next();
+    }
+  }
+
+  DEVICE void scale_window(const Instruction& i, const Windowing& w, u32 index) {
+    const u32 at = w.offset(window.slot), segments = (u32)i.segments, part = (u32)i.blocks / segments;
+    float* scales = shared<float>(at + w.size * w.rows * 32);
+    u32* sums = shared<u32>(at + w.size * w.rows * 36);
+    const float* factors = shared<float>(FACTORS_OFFSET);
+    const u32 begin = index * w.size, end = begin + w.size < (u32)i.blocks ? begin + w.size : (u32)i.blocks;
+    for (u32 k = thread_index() - 32 * MATH_WARPS; k < (end - begin) * w.rows; k += 32 * EPILOGUE_WARPS) {
+      const u32 block = k / w.rows, row = k - block * w.rows;
+      const float f = factors[row * segments + (begin + block) / part];
+      scales[k] *= f;
+      const float sum = (as_float(sums[k] << 16) + as_float(sums[k] & 0xFFFF0000)) * f;
+      sums[k] = split_sum(sum);
     }
   }
 

@@ -54,9 +54,12 @@ DEVICE bool barrier_done(u64* b, u32 parity) {
 #endif
   return done;
 }
+// By a whole warp. No lane goes on before all have seen the end of the phase: what the first ones do then may let the
+// barrier move on so far that the last ones would wait for ever.
 DEVICE void barrier_wait(u64* b, u32 parity, u32* fault, u32 where) {
   Patience p;
   while (!barrier_done(b, parity)) poll(p, fault, where);
+  sync_warp();
 }
 
 // ---- copies from global to shared memory behind the warp's back. All lanes of a warp call these; addresses and bytes are
