@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from server import __version__
 from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_id
@@ -18,6 +19,9 @@ from server.process.lock import lock_holder
 from server.process.memory import TooLittleMemory, available_memory, check_memory
 from server.process.places import Places, RuntimeDirectoryError, find_places
 from server.process.probe import NoAnswer, probe
+
+if TYPE_CHECKING:
+    from server.gguf.reader import ModelFile
 
 DISTRIBUTIONS = ("gguf", "tokenizers", "pygls", "starlette", "uvicorn", "httpx")
 
@@ -94,13 +98,13 @@ def _model(asked: str | None) -> Iterator[Finding]:
     yield "", f"{size}, context of {context} tokens", True
     if file.metadata.get("draftline.synthetic") is True:
         yield "", "synthetic: its weights are random, so its answers mean nothing", True
-    yield _memory(path, weights)
+    yield _memory(file)
     yield "executor", _executor(), True
 
 
-def _memory(path: Path, weights: int) -> Finding:
+def _memory(file: ModelFile) -> Finding:
     try:
-        check_memory(path, weights)
+        check_memory(file)
     except TooLittleMemory as error:
         return "memory", str(error), False
     return "memory", f"{available_memory() / 1e9:.1f} GB available, enough for this model", True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -79,6 +80,23 @@ class ModelWeights:
     output_norm: torch.Tensor
     output: Linear
     mtp: MtpWeights | None
+
+
+def loaded_bytes(file: ModelFile, half: bool) -> int:
+    """About how many bytes the weights of a file take in float32, or with `half` matrices: what `WeightReader` keeps,
+    and the plain output matrix, which it holds until the draft head is made of it. Asks the file's header alone."""
+    tied = "output.weight" not in file.tensors
+    total = 0
+    for name, info in file.tensors.items():
+        matrix = 2 if half and len(info.shape) > 1 else 4
+        if name == "token_embd.weight":
+            each = 4 + (matrix if tied else 0)  # its rows are looked up in float32
+        elif name == "output.weight":
+            each = matrix + 4
+        else:
+            each = 4 if name.endswith("nextn.embed_tokens.weight") else matrix
+        total += each * prod(info.shape)
+    return total
 
 
 def gate_width(config: ModelConfig) -> int:

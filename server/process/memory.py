@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.gguf.reader import ModelFile
 
 RUNTIME_BYTES = 400 * 2**20
 """What the process itself takes: Python, torch and its kernels."""
-BYTES_PER_WEIGHT = 4
-"""In the form the torch executor keeps them: float32."""
 
 
 class TooLittleMemory(Exception):  # noqa: N818
@@ -45,18 +47,20 @@ def _container_memory() -> list[int]:
     return [int(limit) - used + int(statistics.get("inactive_file", 0)) + int(statistics.get("active_file", 0))]
 
 
-def check_memory(model: Path, weights: int) -> None:
-    """Raises TooLittleMemory when a model of so many weights can't fit.
+def check_memory(file: ModelFile) -> None:
+    """Raises TooLittleMemory when a model can't fit in the form that the engine keeps it in."""
+    import torch
 
-    weights: number of all elements of all tensors.
-    """
-    need = weights * BYTES_PER_WEIGHT + RUNTIME_BYTES
+    from server.model import linear
+    from server.model.weights import loaded_bytes
+
+    weights = loaded_bytes(file, half=linear.can_halve("cpu", torch.float32))
+    need = weights + RUNTIME_BYTES
     have = available_memory()
     if need > have:
         raise TooLittleMemory(
-            f"{model} needs about {_gigabytes(need)} of memory ({weights / 1e9:.2f} billion weights at "
-            f"{BYTES_PER_WEIGHT} bytes), and {_gigabytes(have)} are available; "
-            f"free some, or name a smaller model with --model"
+            f"{file.path} needs about {_gigabytes(need)} of memory ({_gigabytes(weights)} of it for the weights), "
+            f"and {_gigabytes(have)} are available; free some, or name a smaller model with --model"
         )
 
 

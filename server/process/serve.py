@@ -7,7 +7,6 @@ import contextlib
 import faulthandler
 import json
 import logging
-import math
 import os
 import signal
 import socket
@@ -149,7 +148,7 @@ def load_engine(model: Path) -> Engine:
         file = ModelFile.open(model)
         # First of all: a file of another architecture lacks other things too, which are not what is wrong with it.
         ModelConfig.from_file(file)
-        check_memory(model, sum(math.prod(info.shape) for info in file.tensors.values()))
+        check_memory(file)
         from server.engine import Engine
 
         return Engine(model, free_cpus=free_cpus)
