@@ -91,7 +91,8 @@ class Int8Layout:
 class DeviceBuffers(dict[str, Tensor]):
     """A sequence's buffers on a device, by name; the tensors stay what they are, for launches know their addresses.
 
-    tables: what launches on these buffers have been lowered to, by the plan's (rows, drafts, logits).
+    tables: what launches on these buffers have been lowered to, by the plan's (rows, drafts, logits). last_rows: rows
+    of the last launch, 0 before the first.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class DeviceBuffers(dict[str, Tensor]):
         self.listed: dict[str, Buffer] = buffers(model, sms, capacity, logits)
         self.sms = sms
         self.tables: dict[tuple[int, int, bool], Tables] = {}
+        self.last_rows = 0
         new = allocate or (lambda shape, dtype: torch.zeros(*shape, dtype=dtype, device=device))
         for name, buffer in self.listed.items():
             shape = (self.layout(name).nbytes,) if buffer.kind == "int8" else buffer.shape

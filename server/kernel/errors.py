@@ -1,4 +1,4 @@
-"""Errors of the kernel's plan: what it can't run, named so that the torch executor can take over with a reason."""
+"""What the kernel can't run or can't be made for, named so that the torch executor can take over with a reason."""
 
 from __future__ import annotations
 
@@ -9,3 +9,11 @@ class UnsupportedByKernel(Exception):  # noqa: N818
     def __init__(self, reason: str) -> None:
         super().__init__(f"the decode kernel can't run this model: {reason}; the torch executor can")
         self.reason = reason
+
+
+class KernelCompileError(Exception):
+    """The kernel can't be compiled here. str() says what is missing or wrong and what to do."""
+
+
+class KernelFault(Exception):  # noqa: N818
+    """A launch went wrong: the device's context can't be used any more. str() says what is known of it."""

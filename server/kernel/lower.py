@@ -48,15 +48,16 @@ class Tables:
 class Control:
     """What the launches of a device share: the barrier of all SMs, counted on from launch to launch.
 
-    epoch: instructions of all launches so far. Launches that share it must follow each other.
+    epoch: instructions of all launches so far. Launches that share it must follow each other. fault: int32 [1], where
+    a launch says which wait took too long (None: on the device).
     """
 
-    def __init__(self, sms: int, device: torch.device | str, epoch: int = 0) -> None:
+    def __init__(self, sms: int, device: torch.device | str, epoch: int = 0, fault: Tensor | None = None) -> None:
         self.sms = sms
         self.epoch = epoch
         self.barrier = torch.full((1,), _int32(epoch * sms), dtype=torch.int32, device=device)
         self.handed = torch.full((sms * HANDED_WORDS,), _int32(epoch), dtype=torch.int32, device=device)
-        self.fault = torch.zeros(1, dtype=torch.int32, device=device)
+        self.fault = torch.zeros(1, dtype=torch.int32, device=device) if fault is None else fault
 
     def launch(
         self, tables: Tables, at: DeviceBuffers, first: int = 0, count: int | None = None, times: Tensor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from importlib.resources import files
@@ -48,6 +49,15 @@ class Shape:
     area_bytes: int
 
 
+def find_arch(major: int, minor: int) -> int:
+    """The architecture whose code a GPU of compute capability major.minor runs. Raises UnsupportedByKernel."""
+    fitting = [arch for arch in SHARED_BYTES if arch // 10 == major and arch % 10 <= minor]
+    if not fitting:
+        known = ", ".join(f"{a // 10}.{a % 10}" for a in sorted(SHARED_BYTES))
+        raise UnsupportedByKernel(f"the GPU's compute capability is {major}.{minor}, and it is written for {known}")
+    return max(fitting)
+
+
 def row_tiles(rows: int) -> int:
     """Which variant of the kernel runs a plan of so many rows: 1 for up to 8, 2 for up to 16."""
     return 1 if rows <= FEW_ROWS else 2
@@ -56,27 +66,25 @@ def row_tiles(rows: int) -> int:
 def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
     """What fits best into an SM of this architecture.
 
-    Raises UnsupportedByKernel for an architecture that the kernel doesn't know, or when there is too little memory.
+    Raises UnsupportedByKernel when it has too little memory.
     """
-    if arch not in SHARED_BYTES:
-        known = ", ".join(f"{a // 10}.{a % 10}" for a in sorted(SHARED_BYTES))
-        raise UnsupportedByKernel(f"the GPU's compute capability is {arch // 10}.{arch % 10}, not one of {known}")
     room = SHARED_BYTES[arch] - _fixed_bytes(model, 8 * row_tiles)
-    large = SHARED_BYTES[arch] >= SHARED_BYTES[80]
-    stage_bytes = 20480 if large else 9216
-    area_bytes = (106496 if arch in (90, 100) else 69632) if large and row_tiles == 2 else 53248 if large else 36864
-    while area_bytes > MIN_AREA and area_bytes + MIN_STAGES * (stage_bytes + 16) > room:
-        area_bytes -= 1024
-    stages = (room - area_bytes) // (stage_bytes + 16)
-    if stages < MIN_STAGES:
-        raise UnsupportedByKernel(
-            f"its rows of {model.config.hidden} need more shared memory than the GPU has ({SHARED_BYTES[arch]} bytes)"
-        )
-    return Shape(row_tiles, stage_bytes, min(stages, MAX_STAGES), area_bytes)
+    for area_bytes in AREAS[row_tiles]:
+        ring = room - area_bytes
+        if ring >= LEAST_STAGES * (LEAST_STAGE + 16):
+            stage_bytes = max(LEAST_STAGE, min(MOST_STAGE, ring // LEAST_STAGES - 16) // 256 * 256)
+            stages = min(ring // (stage_bytes + 16), MOST_STAGES)
+            return Shape(row_tiles, stage_bytes, stages, area_bytes)
+    raise UnsupportedByKernel(
+        f"its rows of {model.config.hidden} need more shared memory than the GPU has ({SHARED_BYTES[arch]} bytes)"
+    )
 
 
-MIN_STAGES, MAX_STAGES = 3, 16
-MIN_AREA = 36864
+AREAS = {1: (53248, 36864), 2: (105472, 69632, 36864)}
+"""Of the area for activations, by row tiles: the first that leaves a ring of LEAST_STAGES."""
+LEAST_STAGES, MOST_STAGES = 4, 16
+LEAST_STAGE, MOST_STAGE = 4352, 20480
+"""The largest tile, and what a stage should have."""
 
 
 def _fixed_bytes(model: KernelModel, columns: int) -> int:
@@ -143,6 +151,12 @@ def texts() -> list[tuple[str, str]]:
     """(name, text) of the device code's files in their order."""
     folder = files("server.kernel") / "cuda"
     return [(name, (folder / name).read_text(encoding="utf-8")) for name in TEXTS]
+
+
+def waits() -> dict[int, str]:
+    """What a launch may wait for, by the number in its fault word."""
+    (names,) = re.findall(r"enum Where : u32 \{(.*?)\}", dict(texts())["shared.cuh"], re.DOTALL)
+    return {number: name.split("=")[0].strip() for number, name in enumerate(names.split(","), 1)}
 
 
 def unit(constants: dict[str, str]) -> str:
