@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -59,29 +58,12 @@ class InvalidRequest(ValueError):
     """A request that can't be served as it stands; the text says what is wrong with it."""
 
 
-@dataclass(frozen=True)
-class EngineHealth:
-    """The engine at a moment. Tokens and bytes are counted; rates are in tokens per second, 0 if unknown."""
-
-    model: str
-    running: int
-    waiting: int
-    prefill_rate: float
-    decode_rate: float
-    kept_sequences: int
-    kept_tokens: int
-    kept_bytes: int
-    drafting_pays: bool
-
-
 class Engine:
     """Serves generations of one model file. Every public method may be called from any thread.
 
-    name: the model's own, or its file's. prefill_rate: tokens per second, measured by a short warm-up and then
-    by every prefill.
+    context_length: tokens. prefill_rate: tokens per second, measured by a short warm-up and then by every prefill.
     """
 
-    name: str
     model: HybridModel
     tokenizer: Tokenizer
     context_length: int
@@ -90,7 +72,6 @@ class Engine:
         self,
         model_file: Path,
         *,
-        context_length: int | None = None,
         cache_bytes: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype = torch.float32,
@@ -98,13 +79,11 @@ class Engine:
     ) -> None:
         """Load the model. Raises ModelFileError.
 
-        context_length: tokens, at most the file's own. cache_bytes: what kept sequences may take, 0 for
-        none. threads: of the arithmetic at most; one for each physical core unless said otherwise.
-        free_cpus: processors that others leave at the moment; a FreeCpus that has watched for a while knows
-        more than a new one.
+        cache_bytes: what kept sequences may take, 0 for none. threads: of the arithmetic at most; one for each
+        physical core unless said otherwise. free_cpus: processors that others leave at the moment; a FreeCpus that
+        has watched for a while knows more than a new one.
         """
         self._file = model_file
-        self._context_length = context_length
         self._cache_bytes = cache_bytes
         self._threads = threads or physical_cores()
         self._dtype = dtype
@@ -114,7 +93,6 @@ class Engine:
         self._rate: PrefillRate
         self._measured: Measured
         self._cache: PrefixCache
-        self._kept = (0, 0, 0)
         self._loaded = threading.Event()
         self._failure: BaseException | None = None
         self._worker = threading.Thread(target=self._run, name="draftline-engine", daemon=True)
@@ -140,22 +118,6 @@ class Engine:
             raise ContextOverflow(len(request.ids), self.context_length)
         check_sampling(request.sampling)
         return self._scheduler.submit(request).generation
-
-    def health(self) -> EngineHealth:
-        """A snapshot that waits for nothing."""
-        running, waiting = self._scheduler.load
-        sequences, tokens, nbytes = self._kept
-        return EngineHealth(
-            model=self.name,
-            running=running,
-            waiting=waiting,
-            prefill_rate=self.prefill_rate,
-            decode_rate=self._controller.rate,
-            kept_sequences=sequences,
-            kept_tokens=tokens,
-            kept_bytes=nbytes,
-            drafting_pays=self._controller.pays,
-        )
 
     def close(self) -> None:
         """End what runs and waits as cancelled, and the worker with it."""
@@ -187,7 +149,6 @@ class Engine:
     def _load(self) -> None:
         file = ModelFile.open(self._file)
         self.tokenizer = Tokenizer.from_file(file)
-        self.name = file.value("general.name", str, self._file.stem)
         self.model = HybridModel.load(
             file,
             dtype=self._dtype,
@@ -195,8 +156,7 @@ class Engine:
             draft_also=self.tokenizer.end_tokens,
             half_weights=can_halve("cpu", self._dtype),
         )
-        limit = self.model.config.context_length
-        self.context_length = min(self._context_length or limit, limit)
+        self.context_length = self.model.config.context_length
         budget = self._cache_bytes
         if budget is None:
             budget = max(CACHE_BYTES, CACHE_SEQUENCES * self.model.new_state().nbytes)
@@ -220,7 +180,6 @@ class Engine:
             reason, detail = "error", f"the engine failed on this request and goes on ({_line(error)})"
             if job.answer is not None:
                 job.answer.discard()
-        self._kept = (len(self._cache), self._cache.tokens, self._cache.nbytes)
         self._finish(job, reason, detail)
         if not self._measured.complete and self._free_cpus() >= self._threads and self._scheduler.load == (0, 0):
             # The machine was busy when the engine started, and isn't any more.

@@ -101,11 +101,6 @@ class PrefixCache:
         shared = {id(c): c.nbytes for kept in self._kept for c in kept.checkpoints}
         return sum(kept.state.nbytes for kept in self._kept) + sum(shared.values())
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of all kept sequences together."""
-        return sum(len(kept.state.tokens) for kept in self._kept)
-
     def __len__(self) -> int:
         return len(self._kept)
 
