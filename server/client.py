@@ -30,7 +30,7 @@ from server.wire import (
     Health,
 )
 
-__all__ = ["EngineClient", "EngineError", "EngineUnavailable", "complete_once"]
+__all__ = ["EngineClient", "EngineError", "EngineUnavailable"]
 
 SILENCE_S = 30.0
 """A stream that shows no sign of life this long is given up: the engine sends one every few seconds."""
@@ -152,12 +152,6 @@ class EngineClient:
         self._health = health
         return health
 
-    async def stop(self) -> None:
-        """End the engine process and wait until it is gone."""
-        from server.process.stop import stop_engine
-
-        await stop_engine()
-
     async def aclose(self) -> None:
         """Drop the connections; the engine goes on."""
         if self._search is not None:
@@ -228,15 +222,3 @@ def _refusal(status: int, body: bytes) -> EngineError:
 
 def _died(engine: Health) -> EngineUnavailable:
     return EngineUnavailable(f"the engine process {engine.pid} ended; the next request starts a new one")
-
-
-def complete_once(
-    request: CompletionRequest, *, start: bool = True, model: str | None = None
-) -> tuple[str, CompletionFinished]:
-    """``connect`` and one whole answer, for callers without an event loop. Raises as both."""
-
-    async def run() -> tuple[str, CompletionFinished]:
-        async with await EngineClient.connect(start=start, model=model) as client:
-            return await client.complete_text(request)
-
-    return asyncio.run(run())

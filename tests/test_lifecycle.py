@@ -18,7 +18,7 @@ from engine_process import SCRIPTED_COMMAND, EngineHome, engine_home, process_is
 
 from prompts.segments import Segment
 from server import __version__
-from server.client import SILENCE_S, EngineClient, EngineUnavailable, complete_once
+from server.client import SILENCE_S, EngineClient, EngineUnavailable
 from server.gguf.writer import write_model_file
 from server.process import attach, spawn
 from server.process.lock import lock_holder
@@ -52,6 +52,14 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineHome]:
 async def connected(**options: object) -> AsyncGenerator[EngineClient]:
     async with await EngineClient.connect(**options) as client:  # type: ignore[arg-type]
         yield client
+
+
+def complete_once(request: CompletionRequest) -> tuple[str, CompletionFinished]:
+    async def run() -> tuple[str, CompletionFinished]:
+        async with connected() as client:
+            return await client.complete_text(request)
+
+    return asyncio.run(run())
 
 
 def test_socket_is_private_and_the_address_is_published(home: EngineHome) -> None:
@@ -257,7 +265,7 @@ async def test_stop_cancels_what_runs(home: EngineHome) -> None:
     home.serve(SCRIPTED_TOKEN_MS="20")
     async with connected() as client, aclosing(client.complete(ENDLESS)) as events:
         await anext(events)
-        await client.stop()
+        await stop_engine()
         last = [event async for event in events][-1]
     assert isinstance(last, CompletionFinished)
     assert last.reason == "cancelled"

@@ -127,10 +127,9 @@ def test_workspace_with_folders_of_our_names_is_never_imported(tmp_path: Path) -
         assert done.stderr.startswith(f"draftline: {model}: ")  # the engine process was started and spoke
 
         program = (
-            "import sys; from server.client import complete_once, EngineUnavailable\n"
-            "from server.wire import CompletionRequest\n"
-            "import os; os.environ['PYTHONPATH'] = os.getcwd()\n"
-            f"try: complete_once(CompletionRequest(()), model={str(model)!r})\n"
+            "import asyncio, os; from server.client import EngineClient, EngineUnavailable\n"
+            "os.environ['PYTHONPATH'] = os.getcwd()\n"
+            f"try: asyncio.run(EngineClient.connect(model={str(model)!r}))\n"
             "except EngineUnavailable as error: print(error)"
         )
         done = subprocess.run(
