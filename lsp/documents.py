@@ -40,7 +40,6 @@ class Snapshot:
     version: int
     source: SourceText
     line_end: str
-    language: str = ""
 
     def cursor(self, line: int, units: int, encoding: Encoding) -> Cursor:
         """The editor's position, clamped to the document (past the last line: the end of the text)."""
@@ -53,7 +52,6 @@ class Document:
 
     uri: str
     version: int
-    language: str = ""
     in_sync: bool = True
     prefix_window: PrefixWindow = field(default_factory=PrefixWindow)
     _lines: list[str] = field(default_factory=lambda: [""])
@@ -61,8 +59,8 @@ class Document:
     _snapshot: Snapshot | None = None
 
     @classmethod
-    def from_text(cls, uri: str, text: str, version: int = 0, language: str = "") -> Document:
-        document = cls(uri=uri, version=version, language=language)
+    def from_text(cls, uri: str, text: str, version: int = 0) -> Document:
+        document = cls(uri=uri, version=version)
         document._replace_all(text)
         return document
 
@@ -70,7 +68,7 @@ class Document:
         """The document as it is now; the same object until the next change."""
         if self._snapshot is None:
             source = SourceText(tuple(self._lines))
-            self._snapshot = Snapshot(self.uri, self.version, source, self._line_end(), self.language)
+            self._snapshot = Snapshot(self.uri, self.version, source, self._line_end())
         return self._snapshot
 
     def text(self) -> str:
@@ -139,9 +137,9 @@ class DocumentStore:
     def get(self, uri: str) -> Document | None:
         return self._documents.get(uri)
 
-    def open(self, uri: str, text: str, version: int, language: str) -> Document:
+    def open(self, uri: str, text: str, version: int) -> Document:
         """Also for a document that is open already: an editor that sends it again means this text."""
-        document = Document.from_text(uri, text, version, language)
+        document = Document.from_text(uri, text, version)
         self._documents[uri] = document
         return document
 

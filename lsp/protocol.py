@@ -90,7 +90,7 @@ class DraftlineProtocol(LanguageServerProtocol):
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> Any:
         item = params.text_document
-        self.documents.open(item.uri, item.text, item.version, str(item.language_id))
+        self.documents.open(item.uri, item.text, item.version)
         yield from self._then(types.TEXT_DOCUMENT_DID_OPEN, params)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)

@@ -89,7 +89,7 @@ def test_u28_a_change_costs_by_its_lines_and_not_by_the_file(line):
 def test_documents_stand_in_the_order_of_their_use():
     store = DocumentStore()
     for name in "abc":
-        store.open(name, "", 1, "python")
+        store.open(name, "", 1)
     store.focus("a")
     store.close("b")
     assert [document.uri for document in store] == ["c", "a"]
