@@ -128,16 +128,6 @@ class EngineClient:
                     raise _died(engine) from error
             await self._reconnect(engine)
 
-    async def complete_text(self, request: CompletionRequest) -> tuple[str, CompletionFinished]:
-        """The whole answer at once. Raises as ``complete``."""
-        pieces: list[str] = []
-        async for event in self.complete(request):
-            if isinstance(event, CompletionText):
-                pieces.append(event.text)
-            else:
-                finished = event
-        return "".join(pieces), finished
-
     async def health(self) -> Health:
         """What the engine says about itself: context length, measured prefill rate, model, state.
 

@@ -89,7 +89,7 @@ class Health:
     status: ``loading``, ``ready`` or ``stopping`` (finishes what runs, takes nothing new). model: the resolved path
     of the model file; model_id: its name in the API; model_stamp: size and modification time of the file that was
     loaded. context_length: tokens. prefill_tokens_per_second: measured, 0 before the first measurement. active:
-    requests running or waiting. port: of the loopback HTTP server.
+    requests running or waiting.
     """
 
     status: Literal["loading", "ready", "stopping"]
@@ -98,7 +98,6 @@ class Health:
     model: str
     model_id: str
     model_stamp: str
-    port: int
     active: int = 0
     context_length: int = 0
     prefill_tokens_per_second: float = 0.0

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from engine_process import SCRIPTED_COMMAND, EngineHome, engine_home, process_is_gone, wait_until
 
@@ -54,10 +55,20 @@ async def connected(**options: object) -> AsyncGenerator[EngineClient]:
         yield client
 
 
+async def whole_answer(client: EngineClient, request: CompletionRequest) -> tuple[str, CompletionFinished]:
+    pieces: list[str] = []
+    async for event in client.complete(request):
+        if isinstance(event, CompletionText):
+            pieces.append(event.text)
+        else:
+            finished = event
+    return "".join(pieces), finished
+
+
 def complete_once(request: CompletionRequest) -> tuple[str, CompletionFinished]:
     async def run() -> tuple[str, CompletionFinished]:
         async with connected() as client:
-            return await client.complete_text(request)
+            return await whole_answer(client, request)
 
     return asyncio.run(run())
 
@@ -71,7 +82,7 @@ def test_socket_is_private_and_the_address_is_published(home: EngineHome) -> Non
     assert stat.S_IMODE(places.published.stat().st_mode) == 0o600
     published = json.loads(places.published.read_text())
     assert published["pid"] == health.pid
-    assert published["url"] == f"http://127.0.0.1:{health.port}"
+    assert httpx.get(f"{home.url}/health", trust_env=False).json()["pid"] == health.pid
     assert published["version"] == __version__
 
 
@@ -164,15 +175,15 @@ async def test_engine_killed_in_a_completion_is_reported_at_once_and_the_next_st
             with pytest.raises(EngineUnavailable, match=f"the engine process {killed} ended"):
                 [event async for event in events]
         assert time.monotonic() - began < SILENCE_S / 2
-        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
         assert client.engine_pid != killed
 
 
 async def test_engine_killed_between_requests_is_not_noticed(home: EngineHome) -> None:
     async with connected() as client:
-        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
         os.kill(client.engine_pid, signal.SIGKILL)
-        both = await asyncio.gather(client.complete_text(REQUEST), client.complete_text(REQUEST))
+        both = await asyncio.gather(whole_answer(client, REQUEST), whole_answer(client, REQUEST))
         assert [text for text, _ in both] == ["abcde", "abcde"]
     assert count_engines(home) == 1
 
@@ -187,16 +198,16 @@ async def test_search_for_another_engine_is_told_and_outlives_the_request_that_b
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: process_is_gone(killed))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.complete_text(REQUEST), 0.2)
+            await asyncio.wait_for(whole_answer(client, REQUEST), 0.2)
         assert told == [None]
-        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
         assert isinstance(told[1], Health)
         assert told[1].pid == client.engine_pid != killed
 
         monkeypatch.setenv("SCRIPTED_FAIL", "no more engines")
         os.kill(client.engine_pid, signal.SIGKILL)
         with pytest.raises(EngineUnavailable, match="no more engines"):
-            await client.complete_text(REQUEST)
+            await whole_answer(client, REQUEST)
         assert [str(event) for event in told[2:]] == ["None", "no more engines"]
 
 
@@ -206,11 +217,11 @@ async def test_closed_client_answers_those_who_wait_for_another_engine(
     async with connected() as client:
         monkeypatch.setenv("SCRIPTED_LOAD_S", "20")
         os.kill(client.engine_pid, signal.SIGKILL)
-        waiting = asyncio.create_task(client.complete_text(REQUEST))
+        waiting = asyncio.create_task(whole_answer(client, REQUEST))
         while client.engine_pid == (lock_holder(home.places.lock) or client.engine_pid):
             await asyncio.sleep(0.02)
         await client.aclose()
-        for request in (waiting, client.complete_text(REQUEST)):
+        for request in (waiting, whole_answer(client, REQUEST)):
             with pytest.raises(EngineUnavailable, match="the connection to the engine was closed"):
                 await request
 
@@ -232,7 +243,7 @@ def test_idle_engine_ends_by_itself(home: EngineHome) -> None:
 async def test_engine_does_not_count_as_idle_while_a_client_is_connected(home: EngineHome) -> None:
     pid = home.serve("--idle-minutes", "0.005").pid
     async with connected() as client:
-        await client.complete_text(REQUEST)
+        await whole_answer(client, REQUEST)
         await asyncio.sleep(1.0)
         assert not process_is_gone(pid)
     wait_until(lambda: lock_holder(home.places.lock) is None)
@@ -241,7 +252,7 @@ async def test_engine_does_not_count_as_idle_while_a_client_is_connected(home: E
 async def test_engine_does_not_count_as_idle_while_it_works(home: EngineHome) -> None:
     home.serve("--idle-minutes", "0.005", SCRIPTED_TOKEN_MS="40")
     async with connected() as client:
-        text, finished = await client.complete_text(CompletionRequest(REQUEST.segments, "plain", max_tokens=25))
+        text, finished = await whole_answer(client, CompletionRequest(REQUEST.segments, "plain", max_tokens=25))
     assert (len(text), finished.reason) == (25, "length")
 
 
@@ -308,7 +319,7 @@ async def test_idle_engine_of_another_version_is_replaced(home: EngineHome) -> N
 async def test_busy_engine_of_another_version_finishes_first(home: EngineHome) -> None:
     old = home.serve(SCRIPTED_VERSION="0.0.1", SCRIPTED_TOKEN_MS="20")
     async with connected(start=False) as before:
-        running = asyncio.create_task(before.complete_text(CompletionRequest(REQUEST.segments, "plain", max_tokens=60)))
+        running = asyncio.create_task(whole_answer(before, CompletionRequest(REQUEST.segments, "plain", max_tokens=60)))
         while not (await before.health()).active:
             await asyncio.sleep(0.01)
         async with connected() as client:
@@ -323,7 +334,7 @@ async def test_client_from_before_an_upgrade_does_not_undo_it(home: EngineHome) 
     async with connected() as before:
         await stop_engine()
         upgraded = home.serve(SCRIPTED_VERSION="9.9.9")
-        assert (await before.complete_text(REQUEST))[0] == "abcde"
+        assert (await whole_answer(before, REQUEST))[0] == "abcde"
         assert before.engine_pid == upgraded.pid
 
 
@@ -371,7 +382,7 @@ async def test_client_waits_for_an_engine_that_is_ending(home: EngineHome) -> No
         http.post("/draftline/v1/stop")
     async with connected() as client:
         assert client.engine_pid != old.pid
-        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
 
 
 async def test_request_to_an_ending_engine_goes_to_the_next_one(home: EngineHome) -> None:
@@ -381,7 +392,7 @@ async def test_request_to_an_ending_engine_goes_to_the_next_one(home: EngineHome
             await anext(events)
             with home.http() as http:
                 http.post("/draftline/v1/stop", json={"when": "idle"})
-            answer = asyncio.create_task(client.complete_text(REQUEST))
+            answer = asyncio.create_task(whole_answer(client, REQUEST))
             await asyncio.sleep(0.2)
             assert not answer.done()
         assert (await answer)[0] == "abcde"
@@ -392,7 +403,7 @@ async def test_closing_the_stream_cancels_the_generation(home: EngineHome) -> No
     async with connected() as client:
         async with aclosing(client.complete(ENDLESS)) as events:
             assert isinstance(await anext(events), CompletionText)
-        assert (await client.complete_text(REQUEST))[0] == "abcde"
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
         assert (await client.health()).active == 0
     assert "reason=cancelled" in home.log()
 
@@ -471,7 +482,8 @@ def test_given_port_is_served(home: EngineHome) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    assert home.serve("--port", str(port)).port == port
+    home.serve("--port", str(port))
+    assert home.url == f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.com", ""])

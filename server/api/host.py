@@ -29,7 +29,6 @@ class EngineHost:
         self.model = model
         self.model_id = model_id(model)
         self.model_stamp = model_stamp(model)
-        self.port = 0
         self.status: Literal["loading", "ready", "stopping"] = "loading"
         self._engine: Engine | None = None
         self._on_stop = on_stop
@@ -92,7 +91,6 @@ class EngineHost:
             model=str(self.model),
             model_id=self.model_id,
             model_stamp=self.model_stamp,
-            port=self.port,
             active=self.active,
             context_length=engine.context_length if engine else 0,
             prefill_tokens_per_second=engine.prefill_rate if engine else 0.0,

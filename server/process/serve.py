@@ -179,7 +179,6 @@ class EngineProcess:
         self._url = http_url(loopback)
         self._idle_s = idle_s
         self._host = EngineHost(model, on_stop=self._end)
-        self._host.port = loopback.getsockname()[1]
         self._engine: Engine | None = None
         self._server = _Server(
             uvicorn.Config(

@@ -26,7 +26,5 @@ def api(api_home: EngineHome) -> Iterator[httpx.Client]:
 @pytest.fixture
 def web(api_home: EngineHome) -> Iterator[httpx.Client]:
     """Over loopback HTTP."""
-    health = api_home.health()
-    assert health is not None
-    with httpx.Client(base_url=f"http://127.0.0.1:{health.port}", trust_env=False, timeout=30) as http:
+    with httpx.Client(base_url=api_home.url, trust_env=False, timeout=30) as http:
         yield http

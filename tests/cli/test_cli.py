@@ -101,7 +101,7 @@ def test_doctor_without_an_engine_and_with_one(home: EngineHome) -> None:
     done = home.run("doctor", "--model", missing)
     assert f"ready: process {health.pid}, version {__version__}" in done.stdout
     assert f"model {health.model}" in done.stdout
-    assert f"{home.places.socket} and http://127.0.0.1:{health.port}" in done.stdout
+    assert f"{home.places.socket} and {home.url}" in done.stdout
 
 
 def test_workspace_with_folders_of_our_names_is_never_imported(tmp_path: Path) -> None:

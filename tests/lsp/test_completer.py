@@ -13,7 +13,7 @@ from server.client import EngineUnavailable
 from server.request import Counters
 from server.wire import CompletionFinished, CompletionText, Health
 
-HEALTH = Health("ready", "0", 1, "/m", "m", "", 0, context_length=4096)
+HEALTH = Health("ready", "0", 1, "/m", "m", "", context_length=4096)
 URI = "untitled:1"
 
 
@@ -64,7 +64,7 @@ def answer_of(during, kind=Engine):
         link = EngineLink(connect, on_state)
         link.start()
         await ready.wait()
-        documents.open(URI, "x = ", 1, "python")
+        documents.open(URI, "x = ", 1)
         completer = Completer(documents, Workspace(), link)
         completer.settings = Settings(timeout_ms=50)
         answer = await completer.answer(URI, 0, 4, typing=False)
@@ -80,7 +80,7 @@ def change(documents):
 
 
 def reopen(documents):
-    documents.open(URI, "another text", 1, "python")
+    documents.open(URI, "another text", 1)
 
 
 def test_an_answer_for_an_unchanged_document_is_shown():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -80,6 +81,11 @@ class EngineHome:
         """A client on the socket."""
         transport = httpx.HTTPTransport(uds=str(self.places.socket), trust_env=False, verify=False)
         return httpx.Client(transport=transport, base_url="http://localhost", trust_env=False, timeout=30)
+
+    @property
+    def url(self) -> str:
+        """The published address of its loopback HTTP."""
+        return str(json.loads(self.places.published.read_text(encoding="utf-8"))["url"])
 
     def health(self) -> Health | None:
         with self.http() as http, contextlib.suppress(httpx.TransportError):

@@ -73,7 +73,6 @@ class FakeEngine:
                 model="/nowhere/fake.gguf",
                 model_id="fake",
                 model_stamp="",
-                port=0,
                 context_length=4096,
                 prefill_tokens_per_second=1000.0,
             ).to_json()
