@@ -108,7 +108,7 @@ def complete(
     model: Model = None,
 ) -> None:
     """Print the completion at a place in a file. Starts the engine when none is running."""
-    from server.complete import BadPlace, run
+    from lsp.command import BadPlace, run
 
     try:
         code = run(place, as_json=as_json, model=model)

@@ -13,8 +13,8 @@ import pytest
 from engine_process import EngineHome, engine_home, wait_until
 from fake_engine import FakeEngine
 
+from lsp.command import BadPlace, read_place
 from prompts.text import Cursor
-from server.complete import BadPlace, read_place
 
 FIGURES = ("ttft_ms", "prefilled", "reused", "drafted", "accepted", "tokens_per_second")
 
