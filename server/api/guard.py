@@ -1,4 +1,4 @@
-"""Keeps web pages away from the engine: which hosts may be bound, and which Host and Origin are answered.
+"""Keeps web pages away from the engine: which Host and Origin are answered.
 
 A page of any site can make the browser send requests to a loopback port. With DNS rebinding the page's own name
 points here, which the Host header gives away; without it, the Origin header does. Neither stands for a Unix socket.
@@ -6,25 +6,13 @@ points here, which the Host header gives away; without it, the Origin header doe
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.api.errors import ApiError
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, by name or address (without brackets), can only be this machine."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+from server.loopback import is_loopback
 
 
 def _hostname(authority: str) -> str | None:

@@ -9,7 +9,7 @@ import os
 import socket
 from pathlib import Path
 
-from server.api.guard import is_loopback
+from server.loopback import is_loopback
 
 PREFERRED_PORT = 8642
 """Taken when it is free, so that the settings of an HTTP client stay right."""

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from engine_process import EngineHome, engine_home, wait_until
 
-from server.api.guard import is_loopback
+from server.loopback import is_loopback
 from server.process.connections import MOST_LOOPBACK
 
 
