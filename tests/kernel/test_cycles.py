@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from cycle_checks import LENGTH, PROMPT, check_text_and_state, reference_text
 from small_models import EXACT, KERNEL_LIKE, SIZES, MakeSmall, Small, prompt_of
 
 from server.kernel import sequence
@@ -13,53 +14,7 @@ from server.kernel.instructions import Attention, MtpInput
 from server.kernel.interpreter import Interpreter
 from server.kernel.mixers import AttentionMixer, DeltaMixer
 from server.kernel.sequence import Buffers, count, folded_memory, hand_back, ring_slots, roll_back, settle
-from server.model.hybrid import HybridModel
 from server.speculation.drafter import MtpDrafter
-
-PROMPT = prompt_of(40)
-LENGTH = 24
-
-
-def reference_text(model: HybridModel, prompt: list[int], length: int) -> list[int]:
-    """Greedy, one token at a time."""
-    state = model.new_state()
-    model.prefill(prompt[:-1], state)
-    out = prompt[-1:]
-    while len(out) <= length:
-        out.append(int(model.logits(model.decode(out[-1:], state))[0].argmax()))
-    return out[1:]
-
-
-def recurrent(small: Small, at: Buffers) -> list[torch.Tensor]:
-    """Memories, kept rows folded in, and conv windows."""
-    c, length, fold = small.model.config, count(at, "length"), count(at, "fold")
-    layers = [i for i, is_recurrent in enumerate(c.recurrent) if is_recurrent]
-    memories = [folded_memory(at, i, range(length - fold, length)) for i in layers]
-    window = ring_slots(range(length - c.conv_kernel + 1, length))
-    return memories + [at[f"blk.{i}.conv"][window] for i in layers]
-
-
-def check_text_and_state(small: Small, depths: tuple[int, ...], reference: bool = True) -> None:
-    """The same tokens and, to the bit, the same recurrent state for every accepted count of every depth."""
-    longer, _, _ = small.generate(PROMPT, LENGTH + 16)
-    if reference:
-        assert reference_text(small.reference, PROMPT, LENGTH) == longer[:LENGTH]
-    assert len(set(longer)) > 10, "a model that repeats itself would prove nothing"
-    plain, vocab = {}, small.model.config.vocab
-    for depth in depths:
-        for right in range(depth + 1):
-
-            def oracle(done: int, cycle: int, depth: int = depth, right: int = right) -> list[int]:
-                drafts = longer[done : done + depth]
-                return [token if row < right else (token + 1) % vocab for row, token in enumerate(drafts)]
-
-            text, at, kept = small.generate(PROMPT, LENGTH, 0, oracle)
-            assert text == longer[: len(text)]
-            assert set(kept) == {right + 1}
-            if len(text) not in plain:
-                plain[len(text)] = small.generate(PROMPT, len(text))[1]
-            for ours, theirs in zip(recurrent(small, at), recurrent(small, plain[len(text)]), strict=True):
-                assert torch.equal(ours, theirs)
 
 
 def test_text_and_state_are_the_same_for_every_depth_and_accepted_count(make_small: MakeSmall) -> None:

@@ -13,8 +13,8 @@ import threading
 import time
 from itertools import cycle, islice
 
-from server.generation import Generation
 from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, TextEvent
+from server.serving.generation import Generation
 
 ANSWER = string.ascii_lowercase + "\n"
 

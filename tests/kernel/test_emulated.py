@@ -1,0 +1,162 @@
+"""The device code on the emulator: every instruction as the interpreter has it, whole answers, planted faults."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from cycle_checks import LENGTH, PROMPT, check_text_and_state
+from emulated import compiler
+from emulated_kernel import EmulatedKernel
+from kernel_diff import Comparison
+from on_kernel import OnKernel, kernel_model_file, on_kernel
+from small_models import SIZES, prompt_of, small_preset
+
+from server.gguf.types import TensorType
+from server.kernel.plan import build_plan
+from server.kernel.source import Shape
+from server.kernel.structs import TYPES
+
+pytestmark = [
+    pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler"),
+    pytest.mark.timeout(300),
+]
+SMS = 7
+CONTEXTS = (0, 1, 63, 64, 65, 190)
+NARROW = {1: Shape(1, 4864, 4, 36864), 2: Shape(2, 4352, 3, 36864)}
+"""The least shared memory: rings of single tiles, and inputs in windows."""
+
+Make = Callable[..., OnKernel]
+
+
+@pytest.fixture(scope="session")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """make(size, ...): a small model of a size's ratios on the emulator; options as `EmulatedKernel` has them."""
+    folder, made = tmp_path_factory.mktemp("kernel"), {}
+
+    def maker(size: str, type: TensorType | None = None, sms: int = SMS, **options: object) -> OnKernel:
+        key = (size, type, sms, *sorted((name, str(value)) for name, value in options.items()))
+        if key not in made:
+            preset = WIDE if size == "wide" else None
+            path = kernel_model_file(folder, size, preset, type)
+            made[key] = on_kernel(path, lambda model, weights: EmulatedKernel(model, weights, sms, **options))
+        return made[key]
+
+    return maker
+
+
+WIDE = replace(small_preset("27b"), key_heads=12, value_heads=36, ffn=4096)
+"""Feed-forward rows and value heads that don't fit into shared memory at once."""
+
+
+def compare(small: OnKernel, context: int, rows: int, drafts: int, given: bool = True, launches: int = 2) -> Comparison:
+    """Launches after a context, instruction by instruction; the second one folds in what the first one kept."""
+    ids = prompt_of(context + rows)
+    at, _ = small.start(ids[:context], ids[context], capacity=context + 64)
+    at["given"][: rows - 1] = torch.tensor(ids[context + 1 :], dtype=torch.int32)
+    at["counts"][3] = int(given)
+    comparison = Comparison(small.kernel, small.interpreter, {})
+    for _ in range(launches):
+        comparison.run(build_plan(small.model, small.kernel.sms, rows, drafts, logits=True), at)
+    return comparison
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_instruction_equals_the_interpreters(make: Make, size: str, context: int) -> None:
+    """All types in one model; 1 to 8 rows, with and without drafts of the head."""
+    rows = 1 + (CONTEXTS.index(context) * 3 + SIZES.index(size)) % 8
+    compare(make(size), context, rows, drafts=(0, 2)[context % 2])
+    compare(make(size), context, 4, drafts=3, given=False)
+
+
+def test_every_number_of_rows_equals_the_interpreter(make: Make) -> None:
+    for rows in range(1, 17):
+        compare(make("27b"), 60, rows, drafts=rows % 3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sixteen_rows_on_both_sides_of_a_change_of_parts(make: Make, size: str) -> None:
+    """At 192 the parts of the context change their size (3 parts of 64)."""
+    compare(make(size), 185, 16, drafts=7)
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_every_type_alone(make: Make, type: TensorType) -> None:
+    compare(make("4b", type), 20, 3, drafts=1)
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+def test_inputs_in_windows_and_rings_of_single_tiles(make: Make, rows: int) -> None:
+    compare(make("wide", TensorType.Q8_0, shapes=NARROW), 5, rows, drafts=1, launches=1)
+
+
+@pytest.mark.parametrize("sms", [1, 3, 40])
+def test_few_and_many_sms(make: Make, sms: int) -> None:
+    """On 40 SMs several of them share a group, and some have nothing to do."""
+    compare(make("27b", sms=sms), 20, 5, drafts=2, launches=1)
+
+
+def test_copies_of_sixteen_bytes_as_before_hopper(make: Make) -> None:
+    compare(make("27b", arch=80), 20, 5, drafts=2, launches=1)
+
+
+# ---------------------------------------------------------------------------------------------------- whole launches
+
+
+def launched(small: OnKernel, rows: int, drafts: int, stepwise: bool = False) -> dict[str, torch.Tensor]:
+    """What two launches leave in the buffers that are kept."""
+    at, _ = small.start(PROMPT[:-1], PROMPT[-1])
+    plan = build_plan(small.model, small.kernel.sms, rows, drafts)
+    for _ in range(2):
+        for first in range(len(plan.instructions) if stepwise else 1):
+            small.kernel.run(plan, at, first, first + 1 if stepwise else None)
+    return {name: at[name].clone() for name, buffer in at.listed.items() if buffer.kept}
+
+
+def test_no_order_of_turns_changes_a_bit(make: Make) -> None:
+    """Whatever warp comes first, and however late copies arrive; nor does a barrier more between launches."""
+    wanted = launched(make("27b"), 5, 4, stepwise=True)
+    for options in ({}, {"seed": 100}, {"seed": 200, "delay": 0}, {"seed": 300, "delay": 5000}):
+        found = launched(make("27b", **options), 5, 4)
+        assert all(torch.equal(found[name], x) for name, x in wanted.items())
+
+
+@pytest.mark.parametrize("bits", [31, 32])
+def test_counters_of_the_barrier_run_over(make: Make, bits: int) -> None:
+    """Of arrivals, and of instructions."""
+    wanted = launched(make("27b"), 2, 1)
+    for epoch in (2**bits - 20, 2**bits // SMS - 20):
+        found = launched(make("27b", epoch=epoch), 2, 1)
+        assert all(torch.equal(found[name], x) for name, x in wanted.items())
+
+
+def test_text_and_state_are_the_same_for_every_accepted_count(make: Make) -> None:
+    check_text_and_state(make("27b"), (3,), reference=False)
+
+
+def test_text_and_state_are_the_same_with_more_than_eight_rows(make: Make) -> None:
+    check_text_and_state(make("4b"), (11,), reference=False, counts=(0, 9, 11))
+
+
+@pytest.mark.parametrize("drafts", [1, 4, 7])
+def test_text_is_the_same_with_the_heads_own_drafts(make: Make, drafts: int) -> None:
+    small = make("0.8b")
+    assert small.generate(PROMPT, LENGTH, drafts)[0][:LENGTH] == small.generate(PROMPT, LENGTH)[0]
+
+
+def test_a_state_goes_back_to_the_reference(make: Make) -> None:
+    """Answer, hand back, and go on from there: the same text."""
+    from server.kernel.sequence import hand_back, take_over
+
+    small = make("27b")
+    truth, _, _ = small.generate(PROMPT, LENGTH)
+    at, state = small.start(PROMPT[:-1], PROMPT[-1])
+    text = small.cycles(at).cycle(2, truth[:2])
+    missing = hand_back(at, small.model.config, state, [*PROMPT, *text[:-1]])
+    small.reference.mtp_fill(missing.ids, missing.hidden, state)
+    again = small.kernel.new_buffers(128, logits=True)
+    take_over(again, small.model.config, state, text[-1])
+    while len(text) < LENGTH:
+        text += small.cycles(again).cycle(0)
+    assert text[:LENGTH] == truth

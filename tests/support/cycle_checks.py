@@ -1,0 +1,66 @@
+"""What must hold of whole answers, whoever runs the launches: text and state are the same whatever was drafted."""
+
+import torch
+from small_models import Small, prompt_of
+
+from server.kernel.sequence import Buffers, count, folded_memory, ring_slots
+from server.model.hybrid import HybridModel
+
+PROMPT = prompt_of(40)
+LENGTH = 24
+
+
+def reference_text(model: HybridModel, prompt: list[int], length: int) -> list[int]:
+    """Greedy, one token at a time."""
+    state = model.new_state()
+    model.prefill(prompt[:-1], state)
+    out = prompt[-1:]
+    while len(out) <= length:
+        out.append(int(model.logits(model.decode(out[-1:], state))[0].argmax()))
+    return out[1:]
+
+
+def recurrent(small: Small, at: Buffers) -> list[torch.Tensor]:
+    """Memories, kept rows folded in, and conv windows."""
+    c, length, fold = small.model.config, count(at, "length"), count(at, "fold")
+    layers = [i for i, is_recurrent in enumerate(c.recurrent) if is_recurrent]
+    memories = [folded_memory(at, i, range(length - fold, length)) for i in layers]
+    window = ring_slots(range(length - c.conv_kernel + 1, length))
+    return memories + [at[f"blk.{i}.conv"][window] for i in layers]
+
+
+def cached(small: Small, at: Buffers, ready: int) -> list[torch.Tensor]:
+    """Keys and values of the tokens that the trunk has processed, and the first `ready` of the MTP block's."""
+    c, length = small.model.config, count(at, "length")
+    lengths = {i: length for i, is_recurrent in enumerate(c.recurrent) if not is_recurrent}
+    lengths |= {c.layers: ready} if c.mtp else {}
+    return [at[f"blk.{i}.{kv}"][:, :rows] for i, rows in lengths.items() for kv in "kv"]
+
+
+def check_text_and_state(
+    small: Small, depths: tuple[int, ...], reference: bool = True, counts: tuple[int, ...] | None = None
+) -> None:
+    """The same tokens and, to the bit, the same recurrent state and caches for every accepted count of every depth.
+
+    counts: only these accepted counts.
+    """
+    longer, _, _ = small.generate(PROMPT, LENGTH + 16)
+    if reference:
+        assert reference_text(small.reference, PROMPT, LENGTH) == longer[:LENGTH]
+    assert len(set(longer)) > 10, "a model that repeats itself would prove nothing"
+    plain, vocab = {}, small.model.config.vocab
+    for depth in depths:
+        for right in range(depth + 1) if counts is None else counts:
+
+            def oracle(done: int, cycle: int, depth: int = depth, right: int = right) -> list[int]:
+                drafts = longer[done : done + depth]
+                return [token if row < right else (token + 1) % vocab for row, token in enumerate(drafts)]
+
+            text, at, kept = small.generate(PROMPT, LENGTH, 0, oracle)
+            assert text == longer[: len(text)]
+            assert set(kept) == {right + 1}
+            if len(text) not in plain:
+                plain[len(text)] = small.generate(PROMPT, len(text))[1]
+            expected, ready = plain[len(text)], count(at, "length") - count(at, "behind") + 1
+            ours, theirs = (recurrent(small, x) + cached(small, x, ready) for x in (at, expected))
+            assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
