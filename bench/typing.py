@@ -22,7 +22,7 @@ from bench.start import help_seconds, memory_section, start_seconds, start_secti
 from bench.table import section_text
 from bench.typed import measure_typing
 from server.models_known import find_model
-from server.threads import physical_cores
+from server.threads.chooser import physical_cores
 
 SHORTEST_PROMPT = 1200
 """Characters: a prompt whose continuation says something has this much before it."""

@@ -16,20 +16,20 @@ from pathlib import Path
 
 import torch
 
-from server.answer import Answer, PrefillRate
 from server.cache.prefix import PrefixCache
-from server.free_cpus import FreeCpus
-from server.generation import Generation
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
 from server.model.linear import can_halve
 from server.model.tokenizer import Tokenizer
 from server.request import FinishedEvent, FinishReason, GenerationRequest
-from server.scheduler import Job, Scheduler
+from server.serving.answer import Answer, PrefillRate
+from server.serving.generation import Generation
+from server.serving.scheduler import Job, Scheduler
 from server.speculation.depth import DepthController
 from server.speculation.sampling import check_sampling
-from server.threads import physical_cores
-from server.warm_up import Measured, warm_up
+from server.threads.chooser import physical_cores
+from server.threads.free_cpus import FreeCpus
+from server.threads.warm_up import Measured, warm_up
 
 CACHE_BYTES = 320 * 2**20
 """For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""

@@ -13,10 +13,10 @@ import pytest
 import torch
 from tiny_model import seldom_end, write_tiny_model
 
-from server.answer_text import AnswerText
 from server.engine import ContextOverflow, Engine, InvalidRequest
-from server.generation import Generation
 from server.request import Event, FinishedEvent, GenerationRequest, SamplingParams, TextEvent
+from server.serving.answer_text import AnswerText
+from server.serving.generation import Generation
 from server.speculation.depth import DepthController
 from server.speculation.sampling import InvalidSampling
 

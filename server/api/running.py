@@ -29,8 +29,8 @@ from server.wire import Route
 
 if TYPE_CHECKING:
     from server.engine import Engine
-    from server.generation import Generation
     from server.model.tokenizer import Tokenizer
+    from server.serving.generation import Generation
 
 log = logging.getLogger("draftline.engine")
 

@@ -22,13 +22,13 @@ import uvicorn
 from server import __version__
 from server.api.app import create_app
 from server.api.host import EngineHost
-from server.free_cpus import FreeCpus
 from server.models_known import ModelNotFound, asked_model, find_model
 from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
 from server.process.connections import LimitedProtocol
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
 from server.process.lock import EngineLock, lock_holder
 from server.process.places import Places, RuntimeDirectoryError, find_places, writing
+from server.threads.free_cpus import FreeCpus
 
 if TYPE_CHECKING:
     from server.engine import Engine

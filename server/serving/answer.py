@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from server.answer_text import AnswerText
 from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
 from server.request import Counters, FinishReason, GenerationRequest, TextEvent
+from server.serving.answer_text import AnswerText
 from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
 from server.speculation.drafter import MtpDrafter
 from server.speculation.sampling import Sampler
-from server.threads import ThreadChooser
+from server.threads.chooser import ThreadChooser
 
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from server.generation import Generation
 from server.request import FinishReason, GenerationRequest
+from server.serving.generation import Generation
 
 if TYPE_CHECKING:
-    from server.answer import Answer
+    from server.serving.answer import Answer
 
 
 @dataclass(eq=False)

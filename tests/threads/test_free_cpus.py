@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from server.free_cpus import WINDOW_S, FreeCpus, allowed_cpus, busy_seconds
+from server.threads.free_cpus import WINDOW_S, FreeCpus, allowed_cpus, busy_seconds
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from server.threads import ThreadChooser, thread_counts
+from server.threads.chooser import ThreadChooser, thread_counts
 
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel

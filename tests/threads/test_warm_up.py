@@ -6,8 +6,8 @@ import pytest
 import torch
 from fake_model import FakeModel
 
-from server import warm_up as module
-from server.warm_up import warm_up
+from server.threads import warm_up as module
+from server.threads.warm_up import warm_up
 
 
 @pytest.fixture(autouse=True)

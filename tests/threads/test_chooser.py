@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from server.threads import ThreadChooser, physical_cores, thread_counts
+from server.threads.chooser import ThreadChooser, physical_cores, thread_counts
 
 
 class Machine:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from server.free_cpus import allowed_cpus
+from server.threads.free_cpus import allowed_cpus
 
 _CPUS = Path("/sys/devices/system/cpu")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")

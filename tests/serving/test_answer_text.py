@@ -2,8 +2,8 @@
 
 from tiny_model import TinyDims, tiny_metadata
 
-from server.answer_text import AnswerText
 from server.model.tokenizer import Tokenizer
+from server.serving.answer_text import AnswerText
 
 TOKENIZER = Tokenizer.from_metadata(tiny_metadata(TinyDims()))
 

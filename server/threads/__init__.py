@@ -1,0 +1,1 @@
+"""How many threads the arithmetic gets on this machine at this moment."""
