@@ -1,15 +1,15 @@
 """When a completion is long enough: at the end of the line, or of the block that the syntax opened.
 
-A stop rule is called with all text generated so far, after each token. Its answer depends on the text alone and not on
-how the text was cut into tokens: once it has said how much to keep, it says so for every longer text. Each line is
-read once, however many tokens it has.
+A stop rule is called with all text generated so far, after each token, and returns the length to keep, or None to go
+on. Its answer depends on the text alone and not on how the text was cut into tokens: once it has said how much to
+keep, it says so for every longer text. Each line is read once, however many tokens it has.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import takewhile
-from typing import Literal, Protocol
+from typing import Literal
 
 from prompts.syntax import CLOSING, LineLexer, closes_below, guess_family, indent_of, string_around
 
@@ -35,19 +35,7 @@ _ANNOTATION = re.compile(r"@[\w.]+(?:\(.*\))?$")
 _CLOSES_ONLY = re.compile(r"[)\]}>,;:\"'`\s]*$")
 
 
-class StopRule(Protocol):
-    """Decides how much of a generated text to keep."""
-
-    def __call__(self, text: str, /) -> int | None:
-        """The length to keep, or None to go on."""
-        ...
-
-    def settled(self, text: str, /) -> int:
-        """How much of `text` no later answer takes back, so that it can be shown now."""
-        ...
-
-
-def stop_rule(name: str, prefix: str, suffix: str) -> StopRule | None:
+def stop_rule(name: str, prefix: str, suffix: str) -> LineStop | BlockStop | None:
     """The rule of that name for a cursor between `prefix` and `suffix`; None for ``none``. One for each generation.
 
     ``line``: the rest of the line. With nothing but white space before the cursor, blank lines may come first.
@@ -62,9 +50,9 @@ def stop_rule(name: str, prefix: str, suffix: str) -> StopRule | None:
     if name == "none":
         return None
     if name == "line":
-        return _Line(prefix, suffix)
+        return LineStop(prefix, suffix)
     if name == "block":
-        return _Block(prefix, suffix)
+        return BlockStop(prefix, suffix)
     raise ValueError(f"there is no stop rule {name!r}; use 'none', 'line' or 'block'")
 
 
@@ -97,7 +85,7 @@ def _settled(text: str, line_is_blank: bool) -> int:
     return 0 if line_is_blank else len(text.rstrip(" \t,"))
 
 
-class _Line:
+class LineStop:
     """The rule ``line``."""
 
     def __init__(self, prefix: str, suffix: str) -> None:
@@ -121,7 +109,7 @@ class _Line:
         return _settled(text, not self._line.strip())
 
 
-class _Block:
+class BlockStop:
     """The rule ``block``. What it remembers of a text only saves reading it again."""
 
     def __init__(self, prefix: str, suffix: str) -> None:

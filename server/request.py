@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 FinishReason = Literal["end", "stop", "length", "cancelled", "timeout", "error"]
 """end: the model's own end token; stop: a stop rule; length: max_tokens or the context is full."""
@@ -30,8 +29,16 @@ class SamplingParams:
     seed: int | None = None
 
 
-StopRule = Callable[[str], int | None]
-"""Called with all text generated so far after each token: None to go on, or the length to keep."""
+class StopRule(Protocol):
+    """Decides how much of a generated text to keep; one for each generation, whose text only grows."""
+
+    def __call__(self, text: str, /) -> int | None:
+        """Called with all text so far, after each token: None to go on, or the length to keep."""
+        ...
+
+    def settled(self, text: str, /) -> int:
+        """How much of `text` no later answer takes back, so that it can be shown now."""
+        ...
 
 
 @dataclass(frozen=True)

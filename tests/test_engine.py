@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,26 @@ def engine(shared_engine: Engine) -> Engine:
     shared_engine._cache.clear()
     shared_engine._controller = DepthController()
     return shared_engine
+
+
+def before_the_last_line(text: str) -> int:
+    return len(text[: text.rfind("\n") + 1].rstrip())
+
+
+class Rule:
+    """A stop rule from functions of the text."""
+
+    def __init__(
+        self, decide: Callable[[str], int | None], settled: Callable[[str], int] = before_the_last_line
+    ) -> None:
+        self.decide = decide
+        self._settled = settled
+
+    def __call__(self, text: str) -> int | None:
+        return self.decide(text)
+
+    def settled(self, text: str) -> int:
+        return self._settled(text)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -166,11 +186,11 @@ def test_u04_generation_stops_in_the_engine_at_the_stop_rule(engine: Engine) -> 
     for at in (1, len(whole) // 3, len(whole) // 2):
         seen: list[str] = []
 
-        def rule(text: str, at: int = at, seen: list[str] = seen) -> int | None:
+        def decide(text: str, at: int = at, seen: list[str] = seen) -> int | None:
             seen.append(text)
             return at if len(text) > at else None
 
-        text, finished = run(engine, prompt(20), 60, sampling=sampling, stop=rule)
+        text, finished = run(engine, prompt(20), 60, sampling=sampling, stop=Rule(decide))
         assert text == whole[:at]
         assert finished.reason == "stop"
         assert finished.counters.generated < 60
@@ -186,27 +206,23 @@ def test_u04_text_that_a_rule_takes_back_was_never_shown(engine: Engine) -> None
         sampling = SamplingParams(temperature=3.0, seed=seed)
         whole, _ = run(engine, prompt(20), 50, sampling=sampling)
 
-        def rule(text: str) -> int | None:
+        def decide(text: str) -> int | None:
             cut = text.find("\n", 5)
             return len(text[:cut].rstrip()) if cut >= 0 and len(text) > cut + 1 else None
 
-        text, finished = run(engine, prompt(20), 50, sampling=sampling, stop=rule)
+        text, finished = run(engine, prompt(20), 50, sampling=sampling, stop=Rule(decide))
         if finished.reason == "stop":
             assert text == whole[: whole.find("\n", 5)].rstrip()
             taken_back += 1
     assert taken_back >= 1
 
 
-def test_a_rule_with_its_own_idea_of_settled_text_streams(engine: Engine) -> None:
-    class Rule:
-        def __call__(self, text: str) -> int | None:
-            return None
+def test_text_streams_as_far_as_the_rule_says_it_is_settled(engine: Engine) -> None:
+    def shown(rule: Rule) -> list[Event]:
+        return list(engine.submit(ask(engine, prompt(20), 40, sampling=WARM, stop=rule)))
 
-        def settled(self, text: str) -> int:
-            return len(text) - 1
-
-    events = list(engine.submit(ask(engine, prompt(20), 40, sampling=WARM, stop=Rule())))
-    assert len(events) > 5
+    assert len(shown(Rule(lambda text: None, settled=lambda text: len(text) - 1))) > 5
+    assert len(shown(Rule(lambda text: None, settled=lambda text: 0))) == 2
 
 
 def test_u04_the_answer_ends_after_so_many_tokens_or_so_much_time(engine: Engine, monkeypatch: Any) -> None:
@@ -417,10 +433,10 @@ def test_an_error_in_the_worker_ends_that_request_and_no_other(
 
 
 def test_a_stop_rule_that_fails_is_an_error_of_its_request(engine: Engine) -> None:
-    def rule(text: str) -> int | None:
+    def fails(text: str) -> int | None:
         raise KeyError("x")
 
-    assert run(engine, prompt(20), 20, stop=rule, sampling=WARM)[1].reason == "error"
+    assert run(engine, prompt(20), 20, stop=Rule(fails), sampling=WARM)[1].reason == "error"
     assert run(engine, prompt(20), 20)[1].reason in ("length", "end")
 
 

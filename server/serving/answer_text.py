@@ -14,15 +14,13 @@ class AnswerText:
     """The text of one answer while it grows.
 
     A stop rule may end the text earlier than where it fires (a block ends before the line that isn't part of
-    it). So with a rule, text is shown only when it is settled: what the rule's own ``settled(text) -> int``
-    says, or all but the last line and the blank space before it.
+    it). So with a rule, text is shown only when the rule says that it is settled.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: StopRule | None) -> None:
         self._stream = tokenizer.stream(user_defined=False)
         self._hidden = tokenizer.hidden_tokens
         self._stop = stop
-        self._settled = getattr(stop, "settled", _before_the_last_line)
         self._text = ""
         self._shown = 0
         self._tokens = 0
@@ -34,7 +32,7 @@ class AnswerText:
 
     def take(self) -> TextEvent | None:
         """What can be shown now and wasn't yet."""
-        return self._show(len(self._text) if self._stop is None else self._settled(self._text))
+        return self._show(len(self._text) if self._stop is None else self._stop.settled(self._text))
 
     def finish(self, stopped: bool) -> TextEvent | None:
         """The rest, once no token follows."""
@@ -58,7 +56,3 @@ class AnswerText:
         event = TextEvent(self._text[self._shown : end], self._tokens)
         self._shown, self._tokens = end, 0
         return event
-
-
-def _before_the_last_line(text: str) -> int:
-    return len(text[: text.rfind("\n") + 1].rstrip())

@@ -97,7 +97,7 @@ class ScriptedEngine:
             if keep is not None:
                 text, reason = text[: max(keep, shown)], "stop"
                 break
-            settled = getattr(request.stop, "settled", len)(text)
+            settled = request.stop.settled(text) if request.stop else len(text)
             if settled > shown:
                 generation.put(TextEvent(text[shown:settled], 1))
                 shown = settled
