@@ -60,9 +60,14 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Counters:
-    """What an answer cost. Tokens are counted, times are in milliseconds, rates in tokens per second."""
+    """What an answer cost. Tokens are counted, times are in milliseconds, rates in tokens per second.
+
+    shared: the first tokens of the prompt that the cache held, up to the first that differed; those beyond ``reused``
+    were computed again, because the recurrent state could only go back to a checkpoint.
+    """
 
     prompt_tokens: int = 0
+    shared: int = 0
     prefilled: int = 0
     reused: int = 0
     generated: int = 0

@@ -53,7 +53,8 @@ class CompletionText:
 class CompletionFinished:
     """The last event of every answer.
 
-    first_difference: index of the first segment that was not wholly reused from the cache, None when all were.
+    first_difference: index of the segment with the first token of the prompt that the engine did not hold at its place,
+    None when it held them all. Where tokens before it were computed again, a checkpoint was missing.
     segment_tokens: how many prompt tokens each segment became (the markers before it included).
     """
 

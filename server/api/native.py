@@ -84,7 +84,7 @@ async def _lines(running: Running) -> AsyncGenerator[bytes]:
                 reason=event.reason,
                 counters=event.counters,
                 detail=event.detail,
-                first_difference=first_difference(running.prompt, event.counters.reused),
+                first_difference=first_difference(running.prompt, event.counters.shared),
                 segment_tokens=running.prompt.lengths,
             )
             yield _line(finished.to_json())

@@ -62,19 +62,15 @@ def encode_prompt(asked: Asked, tokenizer: Tokenizer) -> PromptTokens:
         raise bad_request(str(error), "segments", "bad_segments") from error
 
 
-def first_difference(prompt: PromptTokens, reused: int) -> int | None:
-    """Index of the first segment, in the order of the prompt, that is not wholly among the ``reused`` tokens.
+def first_difference(prompt: PromptTokens, shared: int) -> int | None:
+    """Index of the segment that holds the first token after the ``shared`` ones; None when there is none.
 
-    None when all are: the last token of a prompt is always computed again, for its logits.
+    shared: how many of the prompt's first tokens the engine held (``Counters.shared``).
     """
-    if reused >= len(prompt.ids) - 1:
+    if shared >= len(prompt.ids):
         return None
-    new = [
-        i
-        for i, (start, length) in enumerate(zip(prompt.starts, prompt.lengths, strict=True))
-        if start + length > reused
-    ]
-    return min(new, key=lambda i: prompt.starts[i])
+    places = zip(prompt.starts, prompt.lengths, strict=True)
+    return next(i for i, (start, length) in enumerate(places) if start <= shared < start + length)
 
 
 class Running:

@@ -66,6 +66,10 @@ class PrefixCache:
         self._kept: list[CachedSequence] = []
         self._clock = 0
 
+    def shared(self, ids: Sequence[int]) -> int:
+        """How many of the first tokens of ``ids`` some kept sequence begins with: at least those that can be reused."""
+        return max((common_length(kept.state.tokens, ids) for kept in self._kept), default=0)
+
     def take(self, ids: Sequence[int]) -> tuple[CachedSequence, int]:
         """The sequence to continue for the prompt ``ids``, and how many of its tokens it already holds.
 

@@ -74,7 +74,7 @@ class Answer:
         self._clock = clock
         self._sequence: CachedSequence | None = None
         self._decoder: Decoder | None = None
-        self._reused = self._prefilled = self._generated = 0
+        self._shared = self._reused = self._prefilled = self._generated = 0
         self._drafted = self._accepted = self._cycles = self._decoded = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._first_at: float | None = None
@@ -84,6 +84,7 @@ class Answer:
         if self._decoder is not None:
             return self._cycle(self._decoder)
         if self._sequence is None:
+            self._shared = self._cache.shared(self._request.ids)
             self._sequence, self._reused = self._cache.take(self._request.ids)
         self._prefill(self._sequence)
         if len(self._sequence.state.tokens) < len(self._request.ids):
@@ -112,6 +113,7 @@ class Answer:
         first_at = now if self._first_at is None else self._first_at
         return Counters(
             prompt_tokens=len(self._request.ids),
+            shared=self._shared,
             prefilled=self._prefilled,
             reused=self._reused,
             generated=self._generated,

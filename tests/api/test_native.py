@@ -52,7 +52,7 @@ def test_u41_counters_are_complete(api: httpx.Client) -> None:
     assert counters["prefilled"] + counters["reused"] == counters["prompt_tokens"] == 8
 
 
-def test_first_difference_is_the_first_segment_not_reused(api: httpx.Client) -> None:
+def test_first_difference_is_the_first_segment_with_a_token_that_was_not_held(api: httpx.Client) -> None:
     def parts(*texts: str) -> Json:
         return {**body(), "segments": [{"role": "text", "text": text} for text in texts]}
 

@@ -73,6 +73,18 @@ def test_typed_text_reuses_the_prompt_and_says_where_it_differs(http: httpx.Clie
     assert ask(http, before + "x = name", suffix="print(after)\n")[1]["first_difference"] == 0
 
 
+def test_first_difference_is_where_the_tokens_differ_however_far_back_the_state_had_to_go(http: httpx.Client) -> None:
+    def finished(*prefix: str) -> Json:
+        segments = [{"role": "suffix", "text": "z\n"}, *({"role": "prefix", "text": part} for part in prefix)]
+        answer = http.post(NATIVE, json={"segments": segments, "max_tokens": 1})
+        return dict(json.loads(answer.text.splitlines()[-1])["finished"])
+
+    finished("a b c\n", "d e\n")
+    other = finished("a b c\n", "d f\n")
+    assert (other["counters"]["reused"], other["first_difference"]) == (0, 2)
+    assert finished("a b c\n", "d f\n")["first_difference"] is None
+
+
 def test_u60_text_is_the_same_streamed_or_not_and_with_or_without_speculation(http: httpx.Client) -> None:
     request = {"prompt": lines(5), "max_tokens": 24, "temperature": 0}
     whole = http.post("/v1/completions", json=request).json()["choices"][0]["text"]

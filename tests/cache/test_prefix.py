@@ -118,6 +118,16 @@ def test_a_prompt_with_a_few_new_tokens_takes_one_pass_and_keeps_all_its_states(
         assert same(state, cold(model, [*text, 7], (len(text),)))
 
 
+def test_shared_tokens_are_counted_to_the_first_that_differs_in_any_kept_sequence() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    assert cache.shared([1, 2, 3]) == 0
+    serve(model, cache, [1, 2, 3, 4])
+    serve(model, cache, [5, 2])
+    assert [cache.shared(ids) for ids in ([1, 2, 9], [5, 9], [5, 2], [1, 2, 3, 4, 5], [7])] == [2, 1, 2, 4, 0]
+    assert cache.take([1, 2, 9])[1] == 0, "no state was kept between them"
+
+
 def test_the_same_prompt_again_computes_nothing() -> None:
     model = FakeModel()
     cache = PrefixCache(model.new_state, PLENTY)

@@ -74,9 +74,9 @@ class ScriptedEngine:
 
     def _answer(self, request: GenerationRequest, generation: Generation, cancelled: threading.Event) -> FinishedEvent:
         began = time.monotonic()
-        reused = next((i for i, (a, b) in enumerate(zip(request.ids, self._last, strict=False)) if a != b), None)
-        if reused is None:
-            reused = min(len(self._last), len(request.ids) - 1)
+        pairs = zip(request.ids, self._last, strict=False)
+        shared = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self._last), len(request.ids)))
+        reused = min(shared, len(request.ids) - 1)
         self._last = request.ids
         text, shown, count = "", 0, 0
         prompt = "".join(chr(i) for i in request.ids if i < 0x110000)
@@ -106,6 +106,7 @@ class ScriptedEngine:
         spent = (time.monotonic() - began) * 1000
         counters = Counters(
             prompt_tokens=len(request.ids),
+            shared=shared,
             prefilled=len(request.ids) - reused,
             reused=reused,
             generated=count,

@@ -136,6 +136,57 @@ struct Attention {
   const Instruction& i;
   QueryArea& area;
 
+  // ---- keys and values on their way: of a scoring warp [segment][8 positions][4 words], of a summing one
+  // [16 positions][4 of them][2 words]
+
+  typedef u32 Stage[STAGED_WORDS];
+  // `from`: this lane's place in the chunk's first position.
+  DEVICE static const u16* keys_of(const Instruction& i, const Pass& p) {
+    return i.cache_k + p.cached(i, p.start) + lane_index() % 4 * 8;
+  }
+  DEVICE static const u16* values_of(const Instruction& i, const Pass& p) {
+    return i.cache_v + p.cached(i, p.start) + (worker_warp() - SCORING_WARPS) * 32 + lane_index() / 4 * 4;
+  }
+  // Behind the chunk's end its last position is read instead.
+  DEVICE static u32 offset(u32 at, u32 positions) { return (at < positions ? at : positions - 1) * HEAD_DIM; }
+  DEVICE static void load_keys(Stage& to, const u16* from, u32 positions, u32 segment, u32 tile) {
+#pragma unroll
+    for (u32 n = 0; n < 2; ++n) {
+      const u32 at = tile * TILE + worker_warp() * 16 + n * 8 + lane_index() / 4;
+      const Words4 w = fresh_words4(from + offset(at, positions) + segment * 32);
+      u32* words = to + (segment % STAGED_SEGMENTS * 2 + n) * 4;
+      words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
+    }
+  }
+  DEVICE static void load_values(Stage& to, const u16* from, u32 positions, u32 step, u32 tile) {
+#pragma unroll
+    for (u32 n = 0; n < 4; ++n) {
+      const u32 at = tile * TILE + step * 16 + n / 2 * 8 + lane_index() % 4 * 2 + n % 2;
+      const Words2 w = fresh_words2(from + offset(at, positions));
+      u32* words = to + (step * 4 + n) * 2;
+      words[0] = w.x, words[1] = w.y;
+    }
+  }
+  // A tile of the chunk's keys or values from device memory to the L2 cache: by a warp.
+  DEVICE void bring_ahead(const u16* cache, u32 tile) const {
+    const Pass& p = area.pass;
+    const u32 begin = p.start + tile * TILE;
+    if (begin < p.stop) prefetch(cache + p.cached(i, begin), (p.stop - begin < TILE ? p.stop - begin : TILE) * HEAD_DIM * 2);
+  }
+  // The first segments' keys, or all values, of the first tile.
+  DEVICE void load_first(Stage& to) const {
+    const Pass& p = area.pass;
+    if (worker_warp() < SCORING_WARPS) {
+      const u16* from = keys_of(i, p);
+#pragma unroll
+      for (u32 segment = 0; segment < STAGED_SEGMENTS; ++segment) load_keys(to, from, p.positions(), segment, 0);
+    } else if (worker_warp() - SCORING_WARPS < SEGMENTS) {
+      const u16* from = values_of(i, p);
+#pragma unroll
+      for (u32 step = 0; step < TILE / 16; ++step) load_values(to, from, p.positions(), step, 0);
+    }
+  }
+
   // ---- preparation: queries to shared memory, new keys and values to the cache
 
   // A lane has dims 2 lane + 64 e, and the next one.
@@ -209,7 +260,9 @@ struct Attention {
   }
 
   // Vectors to prepare: queries of the pass, then the new keys, then the new values.
-  DEVICE void prepare(const Pass& p) const {
+  // Keys and values that are already in the cache are sent for meanwhile.
+  DEVICE void prepare(Stage& stage) const {
+    const Pass& p = area.pass;
     const u32 queries = p.count * GROUP, keys = p.has_new() ? p.stop - p.new_start : 0, all = queries + 2 * keys;
     bool rotations = false;
     for (u32 begin = worker_warp(); begin < all + worker_warp(); begin += PREPARED * WORKER_WARPS) {
@@ -232,6 +285,7 @@ struct Attention {
         prepare_rotations(p);
         rotations = true;
         sync_threads(2, WORKERS);
+        if (!p.has_new()) load_first(stage);
       }
 #pragma unroll
       for (u32 k = 0; k < PREPARED; ++k) {
@@ -255,56 +309,6 @@ struct Attention {
     for (u32 n = thread_index(); n < (to - from) * ROPE_HALF; n += WORKERS) {
       const u32 row = from + n / ROPE_HALF, j = n % ROPE_HALF;
       rotation_of(p.position(row), j, &area.rotation.sine[row][j], &area.rotation.cosine[row][j]);
-    }
-  }
-
-  // ---- keys and values on their way: of a scoring warp [segment][8 positions][4 words], of a summing one
-  // [16 positions][4 of them][2 words]
-
-  typedef u32 Stage[STAGED_WORDS];
-  // `from`: this lane's place in the chunk's first position.
-  DEVICE static const u16* keys_of(const Instruction& i, const Pass& p) {
-    return i.cache_k + p.cached(i, p.start) + lane_index() % 4 * 8;
-  }
-  DEVICE static const u16* values_of(const Instruction& i, const Pass& p) {
-    return i.cache_v + p.cached(i, p.start) + (worker_warp() - SCORING_WARPS) * 32 + lane_index() / 4 * 4;
-  }
-  // Behind the chunk's end its last position is read instead.
-  DEVICE static u32 offset(u32 at, u32 positions) { return (at < positions ? at : positions - 1) * HEAD_DIM; }
-  DEVICE static void load_keys(Stage& to, const u16* from, u32 positions, u32 segment, u32 tile) {
-#pragma unroll
-    for (u32 n = 0; n < 2; ++n) {
-      const u32 at = tile * TILE + worker_warp() * 16 + n * 8 + lane_index() / 4;
-      const Words4 w = fresh_words4(from + offset(at, positions) + segment * 32);
-      u32* words = to + (segment % STAGED_SEGMENTS * 2 + n) * 4;
-      words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
-    }
-  }
-  DEVICE static void load_values(Stage& to, const u16* from, u32 positions, u32 step, u32 tile) {
-#pragma unroll
-    for (u32 n = 0; n < 4; ++n) {
-      const u32 at = tile * TILE + step * 16 + n / 2 * 8 + lane_index() % 4 * 2 + n % 2;
-      const Words2 w = fresh_words2(from + offset(at, positions));
-      u32* words = to + (step * 4 + n) * 2;
-      words[0] = w.x, words[1] = w.y;
-    }
-  }
-  // A tile of the chunk's keys or values from device memory to the L2 cache: by a warp.
-  DEVICE void bring_ahead(const u16* cache, u32 tile) const {
-    const Pass& p = area.pass;
-    const u32 begin = p.start + tile * TILE;
-    if (begin < p.stop) prefetch(cache + p.cached(i, begin), (p.stop - begin < TILE ? p.stop - begin : TILE) * HEAD_DIM * 2);
-  }
-  // The first segments' keys, or all values, of the first tile.
-  DEVICE void load_first(Stage& to, const Pass& p) const {
-    if (worker_warp() < SCORING_WARPS) {
-      const u16* from = keys_of(i, p);
-#pragma unroll
-      for (u32 segment = 0; segment < STAGED_SEGMENTS; ++segment) load_keys(to, from, p.positions(), segment, 0);
-    } else if (worker_warp() - SCORING_WARPS < SEGMENTS) {
-      const u16* from = values_of(i, p);
-#pragma unroll
-      for (u32 step = 0; step < TILE / 16; ++step) load_values(to, from, p.positions(), step, 0);
     }
   }
 
@@ -501,25 +505,25 @@ struct Attention {
     else sum_values<m>(stage);
   }
 
-  // Keys and values that are already in the cache are on their way while the queries are prepared.
-  DEVICE Progress run(const Pass& p) const {
-    if (thread_index() == 0) area.pass = p;
+  DEVICE Progress run(const Pass& pass) const {
+    if (thread_index() == 0) area.pass = pass;
+    sync_threads(2, WORKERS);
+    const Pass& p = area.pass;
     if (thread_index() < 16 * QUERY_TILES) {
       const u32 row = thread_index() / GROUP, end = row < p.count ? p.position(p.first + row) + 1 : p.stop;
       area.limits[thread_index()] = (end < p.stop ? end : p.stop) - p.start;
     }
     Stage stage;
-    if (!p.has_new()) load_first(stage, p);
-    prepare(p);
+    prepare(stage);
     sync_threads(2, WORKERS);
     if (i.queries != 0) {
-      if (area.pass.has_new()) load_first(stage, area.pass);
-      const u32 query_tiles = (area.pass.count * GROUP + 15) / 16;
+      if (p.has_new()) load_first(stage);
+      const u32 query_tiles = (p.count * GROUP + 15) / 16;
       if (query_tiles == 1) attend<1>(stage);
       if constexpr (QUERY_TILES >= 2)
         if (query_tiles == 2) attend<2>(stage);
     }
-    const Progress next = area.pass.next;
+    const Progress next = p.next;
     sync_threads(2, WORKERS);
     return next;
   }

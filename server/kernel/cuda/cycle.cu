@@ -8,11 +8,8 @@ DEVICE void stamp(const Launch& l, u32 index, u32 which) {
   if (TIMED && thread_index() == 32 * MATH_WARPS) l.times[(index * sm_count() + sm_index()) * 4 + which] = nanoseconds();
 }
 
-// This SM has finished instruction `index`: everything its threads wrote is visible to who sees the arrival.
-DEVICE void arrive(const Launch& l) {
-  fence_gpu();
-  add_release(l.barrier, 1);
-}
+// This SM has finished an instruction. Its threads have met at a barrier: whoever sees the arrival sees what they wrote.
+DEVICE void arrive(const Launch& l) { add_release(l.barrier, 1); }
 
 DEVICE void wait_for_grid(const Launch& l, u32 index) {
   const u32 arrivals = ((u32)l.epoch + index) * sm_count();
@@ -52,20 +49,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const Launch l) {
       if (index + 1 < l.count) prefetch_state(l.instructions[index + 1], length);
     }
   } else {
-    Math math;
-    Epilogue epilogue;
+    u32 turns = 0;
     for (u32 index = 0; index < l.count; ++index) {
       const Instruction& i = l.instructions[index];
       const u32 rows = row_count(i, behind);
       stamp(l, index, 0);
       if (streams(i)) {
         if (warp < MATH_WARPS) {
+          Math math(turns);
           math.multiply(i, l, rows);
+          turns = math.turns();
           continue;
         }
         barrier_wait(&b.go, index & 1, l.fault, AT_GO);
         stamp(l, index, 1);
+        Epilogue epilogue(turns);
         epilogue.finish(i, l, index, rows, length);
+        turns = epilogue.turns();
         stamp(l, index, 2);
         fence_loads();
         sync_threads(8, 32 * EPILOGUE_WARPS);

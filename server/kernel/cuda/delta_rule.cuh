@@ -36,6 +36,14 @@ DEVICE void load_keys(float (&k)[KEY_QUADS][4], const float* row, u32 quarter) {
   }
 }
 
+DEVICE void load_memory(Memory& s, const float* stored) {
+#pragma unroll
+  for (u32 j = 0; j < KEY_QUADS; ++j) {
+    Words4 w = fresh_words4(stored + j * 16);
+    s[j][0] = as_float(w.x), s[j][1] = as_float(w.y), s[j][2] = as_float(w.z), s[j][3] = as_float(w.w);
+  }
+}
+
 DEVICE void decay_memory(Memory& s, float decay) {
 #pragma unroll
   for (u32 j = 0; j < KEY_QUADS; ++j)
@@ -188,11 +196,6 @@ struct DeltaItem {
     bool mine = value < width;
     float* stored = i.memory + ((u64)head * STATE + slice * BLOCK + (mine ? value : 0)) * STATE + quarter * 4;
     Memory s;
-#pragma unroll
-    for (u32 j = 0; j < KEY_QUADS; ++j) {
-      Words4 w = fresh_words4(stored + j * 16);
-      s[j][0] = as_float(w.x), s[j][1] = as_float(w.y), s[j][2] = as_float(w.z), s[j][3] = as_float(w.w);
-    }
     u32 staged = fold < ROW_CHUNK ? fold : ROW_CHUNK;
     stage_fold(length - fold, staged);
     for (u32 first = 0; first < rows; first += ROW_CHUNK) {
@@ -205,6 +208,7 @@ struct DeltaItem {
         z[n] = there ? load_fresh(i.z + (first + row) * (VALUE_HEADS * STATE) + head * STATE + slice * BLOCK + v) : 0.0f;
       }
       stage_rows(first, count);
+      if (first == 0) load_memory(s, stored);  // by now it is in the L2 cache
       sync();
       normalise(first, count);
       if (first == 0 && fold != 0) fold_rows(s, stored, value, quarter, mine);

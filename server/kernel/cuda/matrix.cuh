@@ -101,7 +101,7 @@ struct TileStream {
   }
 };
 
-constexpr u32 AHEAD = 6;  // stages that are brought to the L2 cache beyond the ring
+constexpr u32 AHEAD = 0;  // stages that are brought to the L2 cache beyond the ring
 
 DEVICE void produce(const Launch& l) {
   Barriers& b = barriers();
@@ -200,6 +200,16 @@ struct Math {
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;  // the one that is held, or the next one
   bool holds = false;
+
+  DEVICE explicit Math(u32 turns) {
+    stage.unpack(turns);
+    partial.unpack(turns >> stage.BITS);
+    window.unpack(turns >> 2 * stage.BITS);
+  }
+  // Where the next instruction goes on.
+  DEVICE u32 turns() const {
+    return stage.packed() | partial.packed() << stage.BITS | window.packed() << 2 * stage.BITS;
+  }
 
   DEVICE void multiply(const Instruction& i, const Launch& l, u32 rows) {
     const Windowing w(i, rows);
@@ -330,12 +340,21 @@ struct Epilogue {
 
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;
-  u32 squares_parity = 0;
+  u32 squares_parity;
   float factor[MINE];        // of the input's norm
   float outputs[2][MINE];    // gate and up; or outputs 0 .. 31 and 32 .. 63
   float residual_before[MINE], next_norm;  // asked for before the sums are there
   float best[MINE];          // of a head: the greatest logit of this lane's outputs, and which
   u32 best_at[MINE];
+
+  DEVICE explicit Epilogue(u32 turns) {
+    partial.unpack(turns);
+    window.unpack(turns >> partial.BITS);
+    squares_parity = turns >> 2 * partial.BITS & 1;
+  }
+  DEVICE u32 turns() const {
+    return partial.packed() | window.packed() << partial.BITS | squares_parity << 2 * partial.BITS;
+  }
 
   DEVICE static u32 warp() { return thread_index() / 32 - MATH_WARPS; }
   DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
@@ -503,7 +522,6 @@ struct Epilogue {
   DEVICE void signal(const Launch& l, u32 index) {
     sync_threads(8, 32 * EPILOGUE_WARPS);
     if (thread_index() == 32 * MATH_WARPS) {
-      fence_gpu();
       store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
     }
   }

@@ -65,4 +65,12 @@ template <u32 slots> struct Turn {
       parity ^= 1;
     }
   }
+  // As the lowest bits of one word, and back: what a warp keeps between instructions must not cost registers.
+  static constexpr u32 BITS = 5;
+  static_assert(slots <= 16, "a slot's number has four bits");
+  DEVICE u32 packed() const { return slot << 1 | parity; }
+  DEVICE void unpack(u32 word) {
+    parity = word & 1;
+    slot = word >> 1 & 15;
+  }
 };
