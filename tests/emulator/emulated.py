@@ -24,8 +24,8 @@ from torch import Tensor
 
 HERE = Path(__file__).parent
 DEVICE = HERE.parents[1] / "server" / "kernel" / "cuda"
-WARNINGS = ("-Wall", "-Wno-unknown-pragmas")
-FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", *WARNINGS)
+FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
+"""Most of a small test's time is compilation: with -O2 it takes twice as long as with -O1."""
 FAILURE_BYTES = 1 << 16
 THREADS = 448
 

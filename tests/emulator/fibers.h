@@ -41,9 +41,10 @@ emulator_switch:
 .size emulator_switch, . - emulator_switch
 )");
 
-// `run` never returns.
-inline void begin(Context& context, uint8_t* stack, void (*run)()) {
-  void** top = (void**)(stack + STACK_BYTES) - 2;
+// `run` never returns. shift: bytes, a multiple of 16, that the stack begins lower: different ones for neighbours, which
+// would otherwise all want the same lines of the processor's cache.
+inline void begin(Context& context, uint8_t* stack, size_t shift, void (*run)()) {
+  void** top = (void**)(stack + STACK_BYTES - shift) - 2;
   *top = (void*)run;  // where the first switch returns to, with the stack as after a call
   context.stack = top - 6;
 }
@@ -57,7 +58,7 @@ namespace emulator {
 struct Context {
   ucontext_t context;
 };
-inline void begin(Context& context, uint8_t* stack, void (*run)()) {
+inline void begin(Context& context, uint8_t* stack, size_t, void (*run)()) {
   getcontext(&context.context);
   context.context.uc_stack.ss_sp = stack;
   context.context.uc_stack.ss_size = STACK_BYTES;

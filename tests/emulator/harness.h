@@ -106,7 +106,8 @@ static void launch(uint32_t blocks, uint32_t threads, uint32_t shared_bytes) {
       lane.warp = &block.warps[t / 32];
       lane.thread = t;
       lane.lane = t % 32;
-      begin(lane.context, stack + ((size_t)b * threads + t) * STACK_BYTES, lane_main);
+      size_t index = (size_t)b * threads + t;
+      begin(lane.context, stack + index * STACK_BYTES, index % 61 * 192, lane_main);
     }
     for (uint32_t w = 0; w < threads / 32; w++) {
       block.warps[w].block = &block;

@@ -54,7 +54,7 @@ struct Warp {
   Block* block;
   uint32_t index;
   Lane* lanes;
-  uint32_t in_collective, done;
+  uint32_t in_collective, first, done;  // lanes in a collective, which came first, which have ended
   bool queued, polling;
 };
 
@@ -161,12 +161,13 @@ template <class T, class F> inline void collective(const char* name, int line, T
   lane->arguments = &arguments;
   if (warp->done)
     fail("%s in line %d of a warp of which %u lanes have ended", name, line, warp->done);
-  if (warp->in_collective)
-    for (uint32_t i = 0; i < 32; i++) {
-      Lane& other = warp->lanes[i];
-      if (other.state == COLLECTIVE && (strcmp(other.doing, name) != 0 || (line && other.line != line)))
-        fail("%s (line %d) while lane %u is in %s (line %d)", name, line, i, other.doing, other.line);
-    }
+  if (!warp->in_collective) {
+    warp->first = lane->lane;
+  } else {
+    Lane& other = warp->lanes[warp->first];
+    if ((other.doing != name && strcmp(other.doing, name) != 0) || other.line != line)
+      fail("%s (line %d) while lane %u is in %s (line %d)", name, line, other.lane, other.doing, other.line);
+  }
   if (++warp->in_collective < 32) return wait(COLLECTIVE);
   warp->in_collective = 0;
   work(Collective{warp});

@@ -3,7 +3,7 @@
 import torch
 from small_models import Small, prompt_of
 
-from server.kernel.sequence import Buffers, count, folded_memory, ring_slots
+from server.kernel.sequence import Buffers, count, ring_slots
 from server.model.hybrid import HybridModel
 
 PROMPT = prompt_of(40)
@@ -21,12 +21,14 @@ def reference_text(model: HybridModel, prompt: list[int], length: int) -> list[i
 
 
 def recurrent(small: Small, at: Buffers) -> list[torch.Tensor]:
-    """Memories, kept rows folded in, and conv windows."""
+    """Memories, the rows of the last launch that they don't hold yet, and conv windows."""
     c, length, fold = small.model.config, count(at, "length"), count(at, "fold")
-    layers = [i for i, is_recurrent in enumerate(c.recurrent) if is_recurrent]
-    memories = [folded_memory(at, i, range(length - fold, length)) for i in layers]
-    window = ring_slots(range(length - c.conv_kernel + 1, length))
-    return memories + [at[f"blk.{i}.conv"][window] for i in layers]
+    kept, window = ring_slots(range(length - fold, length)), ring_slots(range(length - c.conv_kernel + 1, length))
+    found = []
+    for block in (f"blk.{i}" for i, is_recurrent in enumerate(c.recurrent) if is_recurrent):
+        found += [at[f"{block}.memory"], at[f"{block}.conv"][window]]
+        found += [at[f"{block}.{name}"][kept] for name in ("keys", "deltas", "decays")]
+    return found
 
 
 def cached(small: Small, at: Buffers, ready: int) -> list[torch.Tensor]:
@@ -60,7 +62,8 @@ def check_text_and_state(
             assert text == longer[: len(text)]
             assert set(kept) == {right + 1}
             if len(text) not in plain:
-                plain[len(text)] = small.generate(PROMPT, len(text))[1]
+                plain[len(text)] = small.generate(PROMPT, len(text) + 1)[1]
+            small.cycles(at).cycle(0)  # folds in what the last launch kept
             expected, ready = plain[len(text)], count(at, "length") - count(at, "behind") + 1
             ours, theirs = (recurrent(small, x) + cached(small, x, ready) for x in (at, expected))
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
