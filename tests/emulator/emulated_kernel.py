@@ -24,7 +24,8 @@ extern "C" u32 shared_total() { return SHARED_TOTAL; }
 class EmulatedKernel:
     """One model on `sms` imagined SMs.
 
-    shapes: how shared memory is used, by row tiles (None: as on an H200). seed, delay: see `Emulated.run`.
+    shapes: how shared memory is used, by row tiles (None: as on an H200). seed, delay: see `Emulated.run`. patch: text
+    of the device code and what stands in its place, everywhere. all_types: compiled for every type of matrices.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class EmulatedKernel:
         seed: int = 0,
         delay: int = 200,
         epoch: int = 0,
+        patch: tuple[str, str] | None = None,
+        all_types: bool = False,
     ) -> None:
         self.model = model
         self.weights = weights
@@ -47,6 +50,8 @@ class EmulatedKernel:
         self.delay = delay
         self.shapes = shapes or {tiles: shape(model, arch, tiles) for tiles in (1, 2)}
         self.control = Control(sms, "cpu", epoch)
+        self.patch = patch
+        self.all_types = all_types
         self._variants: dict[int, Emulated] = {}
 
     def new_buffers(self, capacity: int, logits: bool = True) -> DeviceBuffers:
@@ -84,7 +89,11 @@ class EmulatedKernel:
         if tiles not in self._variants:
             wanted = replace(self.shapes[tiles], row_tiles=tiles)
             device_texts = [(name, text) for name, text in texts() if name not in ("types.cuh", "primitives.cuh")]
-            self._variants[tiles] = Emulated(
-                [*device_texts, ("exports", EXPORTS)], constants(self.model, self.sms, self.arch, wanted)
-            )
+            if self.patch is not None:
+                assert any(self.patch[0] in text for _, text in device_texts), f"the device code has no {self.patch[0]}"
+                device_texts = [(name, text.replace(*self.patch)) for name, text in device_texts]
+            found = constants(self.model, self.sms, self.arch, wanted)
+            if self.all_types:
+                found |= {name: "1" for name in found if name.startswith("HAS_")}
+            self._variants[tiles] = Emulated([*device_texts, ("exports", EXPORTS)], found)
         return self._variants[tiles]

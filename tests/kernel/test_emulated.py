@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cycle_checks import LENGTH, PROMPT, check_text_and_state
-from emulated import compiler
+from cycle_checks import PROMPT, check_text_and_state
+from emulated import EmulationError, compiler
 from emulated_kernel import EmulatedKernel
 from kernel_diff import Comparison
 from on_kernel import OnKernel, kernel_model_file, on_kernel
@@ -14,6 +14,7 @@ from small_models import SIZES, prompt_of, small_preset
 
 from server.gguf.types import TensorType
 from server.kernel.plan import build_plan
+from server.kernel.sequence import hand_back, settle, take_over
 from server.kernel.source import Shape
 from server.kernel.structs import TYPES
 
@@ -50,13 +51,16 @@ WIDE = replace(small_preset("27b"), key_heads=12, value_heads=36, ffn=4096)
 
 
 def compare(small: OnKernel, context: int, rows: int, drafts: int, given: bool = True, launches: int = 2) -> Comparison:
-    """Launches after a context, instruction by instruction; the second one folds in what the first one kept."""
+    """Launches after a context, instruction by instruction; each but the first folds in what the host has kept of the
+    one before it, one to all rows."""
     ids = prompt_of(context + rows)
     at, _ = small.start(ids[:context], ids[context], capacity=context + 64)
     at["given"][: rows - 1] = torch.tensor(ids[context + 1 :], dtype=torch.int32)
     at["counts"][3] = int(given)
     comparison = Comparison(small.kernel, small.interpreter, {})
-    for _ in range(launches):
+    for launch in range(launches):
+        if launch:
+            settle(at, ids[-1 - (context + 3) % rows :], rows)
         comparison.run(build_plan(small.model, small.kernel.sms, rows, drafts, logits=True), at)
     return comparison
 
@@ -64,26 +68,28 @@ def compare(small: OnKernel, context: int, rows: int, drafts: int, given: bool =
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_instruction_equals_the_interpreters(make: Make, size: str, context: int) -> None:
-    """All types in one model; 1 to 8 rows, with and without drafts of the head."""
+    """All types in one model; 1 to 8 rows, with drafts of the host or of the head."""
     rows = 1 + (CONTEXTS.index(context) * 3 + SIZES.index(size)) % 8
     compare(make(size), context, rows, drafts=(0, 2)[context % 2])
-    compare(make(size), context, 4, drafts=3, given=False)
+    if size == "27b":
+        compare(make(size), context, 4, drafts=3, given=False)
 
 
 def test_every_number_of_rows_equals_the_interpreter(make: Make) -> None:
     for rows in range(1, 17):
-        compare(make("27b"), 60, rows, drafts=rows % 3)
+        compare(make("27b"), 60, rows, drafts=rows % 3, launches=1 + rows % 2)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["0.8b", "27b"])
 def test_sixteen_rows_on_both_sides_of_a_change_of_parts(make: Make, size: str) -> None:
     """At 192 the parts of the context change their size (3 parts of 64)."""
-    compare(make(size), 185, 16, drafts=7)
+    compare(make(size), 185, 16, drafts=2)
 
 
-@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
-def test_every_type_alone(make: Make, type: TensorType) -> None:
-    compare(make("4b", type), 20, 3, drafts=1)
+def test_every_type_as_output_matrix(make: Make) -> None:
+    """Its input has two planes. In a tied model it is the embedding as well."""
+    for type in TYPES:
+        compare(make("4b", type, all_types=True), 20, 3, drafts=1, launches=1)
 
 
 @pytest.mark.parametrize("rows", [8, 16])
@@ -91,14 +97,14 @@ def test_inputs_in_windows_and_rings_of_single_tiles(make: Make, rows: int) -> N
     compare(make("wide", TensorType.Q8_0, shapes=NARROW), 5, rows, drafts=1, launches=1)
 
 
-@pytest.mark.parametrize("sms", [1, 3, 40])
+@pytest.mark.parametrize("sms", [3, 40])
 def test_few_and_many_sms(make: Make, sms: int) -> None:
     """On 40 SMs several of them share a group, and some have nothing to do."""
-    compare(make("27b", sms=sms), 20, 5, drafts=2, launches=1)
+    compare(make("27b", TensorType.Q6_K, sms=sms), 20, 5, drafts=2, launches=1)
 
 
 def test_copies_of_sixteen_bytes_as_before_hopper(make: Make) -> None:
-    compare(make("27b", arch=80), 20, 5, drafts=2, launches=1)
+    compare(make("27b", TensorType.Q5_K, arch=80), 20, 5, drafts=2, launches=1)
 
 
 # ---------------------------------------------------------------------------------------------------- whole launches
@@ -132,31 +138,70 @@ def test_counters_of_the_barrier_run_over(make: Make, bits: int) -> None:
 
 
 def test_text_and_state_are_the_same_for_every_accepted_count(make: Make) -> None:
-    check_text_and_state(make("27b"), (3,), reference=False)
+    check_text_and_state(make("27b"), (3,), reference=False, length=12)
 
 
 def test_text_and_state_are_the_same_with_more_than_eight_rows(make: Make) -> None:
-    check_text_and_state(make("4b"), (11,), reference=False, counts=(0, 9, 11))
+    check_text_and_state(make("27b"), (11,), reference=False, counts=(9,), length=12)
 
 
-@pytest.mark.parametrize("drafts", [1, 4, 7])
+@pytest.mark.parametrize("drafts", [1, 4])
 def test_text_is_the_same_with_the_heads_own_drafts(make: Make, drafts: int) -> None:
-    small = make("0.8b")
-    assert small.generate(PROMPT, LENGTH, drafts)[0][:LENGTH] == small.generate(PROMPT, LENGTH)[0]
+    small = make("27b")
+    assert small.generate(PROMPT, 12, drafts)[0][:12] == small.generate(PROMPT, 12)[0]
 
 
 def test_a_state_goes_back_to_the_reference(make: Make) -> None:
     """Answer, hand back, and go on from there: the same text."""
-    from server.kernel.sequence import hand_back, take_over
-
     small = make("27b")
-    truth, _, _ = small.generate(PROMPT, LENGTH)
+    truth, _, _ = small.generate(PROMPT, 12)
     at, state = small.start(PROMPT[:-1], PROMPT[-1])
     text = small.cycles(at).cycle(2, truth[:2])
     missing = hand_back(at, small.model.config, state, [*PROMPT, *text[:-1]])
     small.reference.mtp_fill(missing.ids, missing.hidden, state)
     again = small.kernel.new_buffers(128, logits=True)
     take_over(again, small.model.config, state, text[-1])
-    while len(text) < LENGTH:
+    while len(text) < 12:
         text += small.cycles(again).cycle(0)
-    assert text[:LENGTH] == truth
+    assert text[:12] == truth
+
+
+# ---------------------------------------------------------------------------------------------------- planted faults
+
+FAULTS = {
+    "weights are read before they have arrived": ("barrier_wait(&b.stage_full[", "(void)(&b.stage_full["),
+    "activations are read before they have arrived": (
+        "else barrier_wait(&b.window_full[",
+        "else (void)(&b.window_full[",
+    ),
+    "a stage is filled before it has been read": ("barrier_wait(&b.stage_empty[", "(void)(&b.stage_empty["),
+    "sums are overwritten before they have been read": ("barrier_wait(&b.partial_empty[", "(void)(&b.partial_empty["),
+    "instructions don't wait for the other SMs": ("wait_for_grid(l, index);", ";"),
+    "handed sums are added before they are there": ("poll(patience, l.fault, AT_HANDED)", "break"),
+    "one kept row too few is folded in": ("(u32)l.counts[FOLD]", "(u32)(l.counts[FOLD] - (l.counts[FOLD] > 0))"),
+    "drafts are accepted unseen": ("best[kept - 1] == load_fresh(i.tokens + kept)", "true"),
+    "a row goes to its neighbour's slot": ("(length + row) % RING", "(length + row + 1) % RING"),
+    "values are rounded to 127 steps of 128": ("/ 127.0f", "/ 128.0f"),
+}
+
+
+def check_against(sound: OnKernel, small: OnKernel) -> None:
+    """Whole launches, for some faults don't show as long as each instruction is a launch of its own; then these."""
+    for seed in range(3):
+        small.kernel.seed = 1000 * seed
+        wanted, found = launched(sound, 5, 2), launched(small, 5, 2)
+        assert all(torch.equal(found[name], x) for name, x in wanted.items())
+    compare(small, 21, 5, drafts=2)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_noticed(make: Make, fault: str) -> None:
+    sound, faulty = make("27b", TensorType.Q4_K), make("27b", TensorType.Q4_K, patch=FAULTS[fault], delay=2000)
+    faulty.kernel.variant(1)  # it compiles
+    with pytest.raises((EmulationError, AssertionError)):
+        check_against(sound, faulty)
+
+
+def test_no_fault_is_noticed_where_there_is_none(make: Make) -> None:
+    sound = make("27b", TensorType.Q4_K)
+    check_against(sound, make("27b", TensorType.Q4_K, delay=2000))

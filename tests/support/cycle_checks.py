@@ -40,15 +40,19 @@ def cached(small: Small, at: Buffers, ready: int) -> list[torch.Tensor]:
 
 
 def check_text_and_state(
-    small: Small, depths: tuple[int, ...], reference: bool = True, counts: tuple[int, ...] | None = None
+    small: Small,
+    depths: tuple[int, ...],
+    reference: bool = True,
+    counts: tuple[int, ...] | None = None,
+    length: int = LENGTH,
 ) -> None:
     """The same tokens and, to the bit, the same recurrent state and caches for every accepted count of every depth.
 
-    counts: only these accepted counts.
+    counts: only these accepted counts. length: tokens of an answer.
     """
-    longer, _, _ = small.generate(PROMPT, LENGTH + 16)
+    longer, _, _ = small.generate(PROMPT, length + 16)
     if reference:
-        assert reference_text(small.reference, PROMPT, LENGTH) == longer[:LENGTH]
+        assert reference_text(small.reference, PROMPT, length) == longer[:length]
     assert len(set(longer)) > 10, "a model that repeats itself would prove nothing"
     plain, vocab = {}, small.model.config.vocab
     for depth in depths:
@@ -58,7 +62,7 @@ def check_text_and_state(
                 drafts = longer[done : done + depth]
                 return [token if row < right else (token + 1) % vocab for row, token in enumerate(drafts)]
 
-            text, at, kept = small.generate(PROMPT, LENGTH, 0, oracle)
+            text, at, kept = small.generate(PROMPT, length, 0, oracle)
             assert text == longer[: len(text)]
             assert set(kept) == {right + 1}
             if len(text) not in plain:

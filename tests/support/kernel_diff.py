@@ -23,7 +23,7 @@ FLOATS = 3e-5
 CACHED = 2.0**-10
 """The same of keys and values, two neighbouring halves, and of what is summed from them."""
 STEPS = 1.02
-"""Rounded to 8 bits two nearly equal numbers are a step apart, at most ..."""
+"""Rounded to 8 bits two nearly equal numbers are a step apart, at most (but see what float32 leaves of x.low) ..."""
 FLIPS = {"x.low": 0.1}
 """... and so many of them, where it isn't one in 50."""
 
@@ -137,7 +137,7 @@ class Comparison:
         steps = (off / scales.clamp(min=1e-30)).nan_to_num(torch.inf)
         worst, share = float(steps.max()), float((steps > 0.1).double().mean())
         self.errors[type(i).__name__, name] = max(self.errors.get((type(i).__name__, name), 0), share)
-        if worst > STEPS or share > max(FLIPS.get(name, 0.02), 2.01 / steps.numel()):
+        if worst > STEPS * (1.1 if name == "x.low" else 1) or share > max(FLIPS.get(name, 0.02), 2.01 / steps.numel()):
             row, block = (int(k) for k in torch.unravel_index(steps.amax(-1).argmax(), steps.shape[:2]))
             raise WrongBufferError(
                 f"{i.name} ({type(i).__name__}): {name} is up to {worst:.3g} steps of 8 bits off, "
