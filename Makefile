@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := $(if $(shell command -v nvidia-smi 2>/dev/null),,-c constraints-cpu.txt)
 
-.PHONY: install demo test check format bench clean
+.PHONY: install demo test test-gpu check format bench clean
 
 install: $(VENV)/installed
 
@@ -19,6 +19,10 @@ demo: install
 
 test: install
 	$(BIN)/python -P -m pytest -q
+
+# On a machine with an NVIDIA GPU.
+test-gpu: install
+	$(BIN)/python -P -m pytest -q tests/gpu
 
 check: install
 	$(BIN)/ruff check .

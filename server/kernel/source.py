@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import struct
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from importlib.resources import files
 from server.kernel.buffers import BLOCK, attention_parts
 from server.kernel.errors import UnsupportedByKernel
 from server.kernel.model import STREAMED, KernelModel
+from server.kernel.structs import InstructionStruct
 
 TEXTS = (
     "types.cuh",
@@ -34,8 +36,10 @@ FEW_ROWS = 8
 MATH_WARPS = 8
 PARTIAL_FLOATS = 2 * MATH_WARPS * 20
 """Of a row: two slots of each math warp's sums."""
-BARRIER_BYTES = 8 * (4 + 8)
+BARRIER_BYTES = 8 * (4 + 10)
 """Barriers that aren't a stage's; a stage has two."""
+INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 8)
+"""The instruction at hand and the next one, each with an SM's share."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,12 @@ def _fixed_bytes(model: KernelModel, columns: int) -> int:
     """Of shared memory beside ring and area, for so many rows of activations (see `cuda/shared.cuh`)."""
     c = model.config
     squares = max(2 * c.hidden, c.value_width) // BLOCK
-    return 4 * columns * (PARTIAL_FLOATS + squares + max(c.value_heads, 2)) + BARRIER_BYTES + 64
+    return 4 * columns * (PARTIAL_FLOATS + squares + max(c.value_heads, 2)) + BARRIER_BYTES + INSTRUCTION_BYTES + 80
+
+
+MOST_HEAD_DIM = 256
+MOST_SHARING = 16
+"""Query heads of a key head: they are multiplied with it at once."""
 
 
 def check_dimensions(model: KernelModel) -> None:
@@ -105,6 +114,10 @@ def check_dimensions(model: KernelModel) -> None:
     ):
         if value % unit:
             raise UnsupportedByKernel(f"its {what} have {value} values, not a multiple of {unit}")
+    if c.head_dim > MOST_HEAD_DIM:
+        raise UnsupportedByKernel(f"its attention heads have {c.head_dim} values, more than {MOST_HEAD_DIM}")
+    if (sharing := c.heads // c.kv_heads) > MOST_SHARING:
+        raise UnsupportedByKernel(f"{sharing} of its attention heads share keys, more than {MOST_SHARING}")
 
 
 def constants(model: KernelModel, sms: int, arch: int, shape: Shape, timed: bool = False) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The device code on the emulator: every instruction as the interpreter has it, whole answers, planted faults."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from cycle_checks import PROMPT, check_text_and_state
 from emulated import EmulationError, compiler
 from emulated_kernel import EmulatedKernel
 from kernel_diff import Comparison
-from on_kernel import OnKernel, kernel_model_file, on_kernel
+from on_kernel import MakeOnKernel, OnKernel, kernel_model_file, on_kernel
 from small_models import SIZES, prompt_of, small_preset
 
 from server.gguf.types import TensorType
@@ -27,11 +26,9 @@ CONTEXTS = (0, 1, 63, 64, 65, 190)
 NARROW = {1: Shape(1, 4864, 4, 36864), 2: Shape(2, 4352, 3, 36864)}
 """The least shared memory: rings of single tiles, and inputs in windows."""
 
-Make = Callable[..., OnKernel]
-
 
 @pytest.fixture(scope="session")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+def make(tmp_path_factory: pytest.TempPathFactory) -> MakeOnKernel:
     """make(size, ...): a small model of a size's ratios on the emulator; options as `EmulatedKernel` has them."""
     folder, made = tmp_path_factory.mktemp("kernel"), {}
 
@@ -67,7 +64,7 @@ def compare(small: OnKernel, context: int, rows: int, drafts: int, given: bool =
 
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("size", SIZES)
-def test_every_instruction_equals_the_interpreters(make: Make, size: str, context: int) -> None:
+def test_every_instruction_equals_the_interpreters(make: MakeOnKernel, size: str, context: int) -> None:
     """All types in one model; 1 to 8 rows, with drafts of the host or of the head."""
     rows = 1 + (CONTEXTS.index(context) * 3 + SIZES.index(size)) % 8
     compare(make(size), context, rows, drafts=(0, 2)[context % 2])
@@ -75,35 +72,35 @@ def test_every_instruction_equals_the_interpreters(make: Make, size: str, contex
         compare(make(size), context, 4, drafts=3, given=False)
 
 
-def test_every_number_of_rows_equals_the_interpreter(make: Make) -> None:
+def test_every_number_of_rows_equals_the_interpreter(make: MakeOnKernel) -> None:
     for rows in range(1, 17):
         compare(make("27b"), 60, rows, drafts=rows % 3, launches=1 + rows % 2)
 
 
 @pytest.mark.parametrize("size", ["0.8b", "27b"])
-def test_sixteen_rows_on_both_sides_of_a_change_of_parts(make: Make, size: str) -> None:
+def test_sixteen_rows_on_both_sides_of_a_change_of_parts(make: MakeOnKernel, size: str) -> None:
     """At 192 the parts of the context change their size (3 parts of 64)."""
     compare(make(size), 185, 16, drafts=2)
 
 
-def test_every_type_as_output_matrix(make: Make) -> None:
+def test_every_type_as_output_matrix(make: MakeOnKernel) -> None:
     """Its input has two planes. In a tied model it is the embedding as well."""
     for type in TYPES:
         compare(make("4b", type, all_types=True), 20, 3, drafts=1, launches=1)
 
 
 @pytest.mark.parametrize("rows", [8, 16])
-def test_inputs_in_windows_and_rings_of_single_tiles(make: Make, rows: int) -> None:
+def test_inputs_in_windows_and_rings_of_single_tiles(make: MakeOnKernel, rows: int) -> None:
     compare(make("wide", TensorType.Q8_0, shapes=NARROW), 5, rows, drafts=1, launches=1)
 
 
 @pytest.mark.parametrize("sms", [3, 40])
-def test_few_and_many_sms(make: Make, sms: int) -> None:
+def test_few_and_many_sms(make: MakeOnKernel, sms: int) -> None:
     """On 40 SMs several of them share a group, and some have nothing to do."""
     compare(make("27b", TensorType.Q6_K, sms=sms), 20, 5, drafts=2, launches=1)
 
 
-def test_copies_of_sixteen_bytes_as_before_hopper(make: Make) -> None:
+def test_copies_of_sixteen_bytes_as_before_hopper(make: MakeOnKernel) -> None:
     compare(make("27b", TensorType.Q5_K, arch=80), 20, 5, drafts=2, launches=1)
 
 
@@ -120,7 +117,7 @@ def launched(small: OnKernel, rows: int, drafts: int, stepwise: bool = False) ->
     return {name: at[name].clone() for name, buffer in at.listed.items() if buffer.kept}
 
 
-def test_no_order_of_turns_changes_a_bit(make: Make) -> None:
+def test_no_order_of_turns_changes_a_bit(make: MakeOnKernel) -> None:
     """Whatever warp comes first, and however late copies arrive; nor does a barrier more between launches."""
     wanted = launched(make("27b"), 5, 4, stepwise=True)
     for options in ({}, {"seed": 100}, {"seed": 200, "delay": 0}, {"seed": 300, "delay": 5000}):
@@ -129,7 +126,7 @@ def test_no_order_of_turns_changes_a_bit(make: Make) -> None:
 
 
 @pytest.mark.parametrize("bits", [31, 32])
-def test_counters_of_the_barrier_run_over(make: Make, bits: int) -> None:
+def test_counters_of_the_barrier_run_over(make: MakeOnKernel, bits: int) -> None:
     """Of arrivals, and of instructions."""
     wanted = launched(make("27b"), 2, 1)
     for epoch in (2**bits - 20, 2**bits // SMS - 20):
@@ -137,21 +134,21 @@ def test_counters_of_the_barrier_run_over(make: Make, bits: int) -> None:
         assert all(torch.equal(found[name], x) for name, x in wanted.items())
 
 
-def test_text_and_state_are_the_same_for_every_accepted_count(make: Make) -> None:
+def test_text_and_state_are_the_same_for_every_accepted_count(make: MakeOnKernel) -> None:
     check_text_and_state(make("27b"), (3,), reference=False, length=12)
 
 
-def test_text_and_state_are_the_same_with_more_than_eight_rows(make: Make) -> None:
+def test_text_and_state_are_the_same_with_more_than_eight_rows(make: MakeOnKernel) -> None:
     check_text_and_state(make("27b"), (11,), reference=False, counts=(9,), length=12)
 
 
 @pytest.mark.parametrize("drafts", [1, 4])
-def test_text_is_the_same_with_the_heads_own_drafts(make: Make, drafts: int) -> None:
+def test_text_is_the_same_with_the_heads_own_drafts(make: MakeOnKernel, drafts: int) -> None:
     small = make("27b")
     assert small.generate(PROMPT, 12, drafts)[0][:12] == small.generate(PROMPT, 12)[0]
 
 
-def test_a_state_goes_back_to_the_reference(make: Make) -> None:
+def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
     """Answer, hand back, and go on from there: the same text."""
     small = make("27b")
     truth, _, _ = small.generate(PROMPT, 12)
@@ -195,13 +192,13 @@ def check_against(sound: OnKernel, small: OnKernel) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_noticed(make: Make, fault: str) -> None:
+def test_a_planted_fault_is_noticed(make: MakeOnKernel, fault: str) -> None:
     sound, faulty = make("27b", TensorType.Q4_K), make("27b", TensorType.Q4_K, patch=FAULTS[fault], delay=2000)
     faulty.kernel.variant(1)  # it compiles
     with pytest.raises((EmulationError, AssertionError)):
         check_against(sound, faulty)
 
 
-def test_no_fault_is_noticed_where_there_is_none(make: Make) -> None:
+def test_no_fault_is_noticed_where_there_is_none(make: MakeOnKernel) -> None:
     sound = make("27b", TensorType.Q4_K)
     check_against(sound, make("27b", TensorType.Q4_K, delay=2000))

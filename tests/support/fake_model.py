@@ -4,7 +4,7 @@ It keeps a "recurrent state" (a hash that can't be run backwards), a "conv windo
 "KV cache" (all tokens) and an "MTP cache", each of which moves the logits, so that a mistake in rolling back
 or restoring any one of them changes the answers. Hiddens carry all of it, and the MTP head knows the model: a
 row made from a true hidden, on a right MTP cache, gives the logits the trunk will give, except for one row in
-``head_errs_every``.
+``head_errs_every``. In place of rounding, a state knows which way each token took: its chunk's first, or a step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 PRIME = 10007
+CHUNK = 64
+STEP = -1
 WINDOW = 3
 
 
@@ -25,6 +27,7 @@ class FakeCheckpoint:
     recurrent: int
     window: tuple[int, ...]
     last_hidden: Tensor
+    way: tuple[int, ...]
     nbytes: int = 1000
 
 
@@ -36,6 +39,7 @@ class FakeState:
     mtp: list[tuple[int, int]] = field(default_factory=list)
     last_hidden: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
     pending: list[FakeState] = field(default_factory=list)
+    way: tuple[int, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +53,8 @@ class FakeState:
         assert length <= len(self.mtp)
         del self.mtp[length:]
 
-    def step(self, token: int) -> Tensor:
+    def step(self, token: int, way: int = STEP) -> Tensor:
+        self.way += (way,)
         self.recurrent = (self.recurrent * 31 + token + 1) % PRIME
         self.window = (*self.window[1:], token)
         self.tokens.append(token)
@@ -64,20 +69,20 @@ class FakeState:
         assert 1 <= keep <= len(self.pending), "only rows of the last decode can be kept"
         kept = self.pending[keep - 1]
         self.recurrent, self.window, self.tokens = kept.recurrent, kept.window, list(kept.tokens)
-        self.last_hidden = kept.last_hidden
+        self.last_hidden, self.way = kept.last_hidden, kept.way
         self.pending = []
 
     def checkpoint(self, length: int | None = None) -> FakeCheckpoint:
         assert length is not None or not self.pending, "a checkpoint in the middle of a cycle"
         if length is None or length == len(self.tokens):
-            return FakeCheckpoint(len(self.tokens), self.recurrent, self.window, self.last_hidden)
+            return FakeCheckpoint(len(self.tokens), self.recurrent, self.window, self.last_hidden, self.way)
         then = next(state for state in self.pending if len(state.tokens) == length)
-        return FakeCheckpoint(length, then.recurrent, then.window, then.last_hidden)
+        return FakeCheckpoint(length, then.recurrent, then.window, then.last_hidden, then.way)
 
     def restore(self, checkpoint: FakeCheckpoint) -> None:
         assert checkpoint.length <= len(self.tokens)
         self.recurrent, self.window = checkpoint.recurrent, checkpoint.window
-        self.last_hidden = checkpoint.last_hidden
+        self.last_hidden, self.way = checkpoint.last_hidden, checkpoint.way
         del self.tokens[checkpoint.length :]
         del self.mtp[checkpoint.length :]
         self.pending = []
@@ -111,6 +116,8 @@ class FakeModel:
         self.rows_decoded: list[int] = []
         self.rows_prefilled: list[int] = []
 
+    max_rows = 16
+
     def new_state(self) -> FakeState:
         return FakeState()
 
@@ -118,10 +125,10 @@ class FakeModel:
         assert len(ids) > 0
         assert state.mtp_length == len(state.tokens), "the MTP cache has a gap"
         self.rows_prefilled.append(len(ids))
-        rows = []
-        for token in ids:
+        rows, start = [], len(state.tokens)
+        for at, token in enumerate(ids, start):
             self.mtp_fill([token], state.last_hidden[None], state)
-            rows.append(state.step(token))
+            rows.append(state.step(token, max(start, at // CHUNK * CHUNK)))
         return torch.stack(rows)
 
     def decode(self, ids: list[int], state: FakeState) -> Tensor:

@@ -53,6 +53,10 @@ class OnKernel(Small):
         return Cycles(self.model, self.kernel.sms, at, self.kernel.run)
 
 
+MakeOnKernel = Callable[..., OnKernel]
+"""Makes a small model on a kernel; see the fixtures."""
+
+
 def kernel_model_file(folder: Path, size: str, preset: Preset | None = None, type: TensorType | None = None) -> Path:
     """A small model with a size's ratios, or of a preset; matrices of one type, or of all types in turn."""
     path = folder / f"{size}-{type.name if type is not None else 'mixed'}.gguf"
