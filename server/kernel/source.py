@@ -84,7 +84,7 @@ def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
     )
 
 
-AREAS = {1: (53248, 36864), 2: (105472, 69632, 36864)}
+AREAS = {1: (53248, 36864), 2: (102400, 69632, 36864)}
 """Of the area for activations, by row tiles: the first that leaves a ring of LEAST_STAGES."""
 LEAST_STAGES, MOST_STAGES = 4, 16
 LEAST_STAGE, MOST_STAGE = 4352, 20480

@@ -14,6 +14,7 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define DEVICE __device__ __forceinline__
+#define ROLE inline
 
 #define LINE int line = __builtin_LINE()
 
@@ -134,7 +135,7 @@ inline void store_release(u32* p, u32 v) {
   *p = v;
   emulator::event();
 }
-DEVICE u32 load_acquire(const u32* p) { return *(const volatile u32*)p; }
+DEVICE u32 load_relaxed(const u32* p) { return *(const volatile u32*)p; }
 DEVICE void fence_gpu() {}
 DEVICE float load_fresh(const float* p) { return *(const volatile float*)p; }
 DEVICE i32 load_fresh(const i32* p) { return *(const volatile i32*)p; }

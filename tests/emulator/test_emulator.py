@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) faults(Test p) {
     fence_gpu();
     add_release(p.counter, 1);
     Patience patience;
-    while (load_acquire(p.counter) < sm_count() + (p.mode == NOBODY)) poll(patience, nullptr, 17);
+    while (load_relaxed(p.counter) < sm_count() + (p.mode == NOBODY)) poll(patience, nullptr, 17);
   }
   if (p.mode == EARLY) barrier_wait(full, 0, nullptr, 6);
   sync_threads(2, THREADS);

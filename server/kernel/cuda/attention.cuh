@@ -18,7 +18,6 @@ constexpr u32 SEGMENTS = HEAD_DIM / 32;
 constexpr u32 TILE = 64, SCORING_WARPS = 4, SUMMING_WARPS = 8;
 constexpr u32 QKV_WIDTH = (2 * HEADS + 2 * KV_HEADS) * HEAD_DIM;
 constexpr u32 ROPE_HALF = ROPE_DIMS / 2;
-constexpr u32 PREPARED = 2;                       // vectors that a warp prepares at a time
 constexpr float SCORE_SCALE = (float)inverse_square_root(HEAD_DIM);
 static_assert(HEAD_DIM % 32 == 0 && SEGMENTS <= SUMMING_WARPS, "a summing warp has 32 dims");
 static_assert(KV_GRANULE == TILE, "chunks are whole tiles");
@@ -75,10 +74,10 @@ template <u32 m> struct AttentionArea {
 constexpr u32 QUERY_TILES = GROUP >= 2 && sizeof(AttentionArea<2>) <= AREA_BYTES ? 2 : 1;
 constexpr u32 PASS_ROWS = 16 * QUERY_TILES / GROUP < MAX_ROWS ? 16 * QUERY_TILES / GROUP : MAX_ROWS;
 typedef AttentionArea<QUERY_TILES> QueryArea;
-// Keys on their way from the L2 cache: half a tile's dims of a warp's positions. From device memory to there they are
+// Keys and values on their way from the L2 cache: half of a warp's share of a tile. From device memory to there they are
 // brought TILES_AHEAD tiles before.
 constexpr u32 STAGED_SEGMENTS = SEGMENTS > 4 && SEGMENTS % 2 == 0 ? SEGMENTS / 2 : SEGMENTS;
-constexpr u32 STAGED_WORDS = STAGED_SEGMENTS < 4 ? 32 : 8 * STAGED_SEGMENTS;
+constexpr u32 STAGED_STEPS = 2;
 constexpr u32 TILES_AHEAD = 2;
 static_assert(sizeof(QueryArea) <= AREA_BYTES, "attention must fit into the activations' shared memory");
 
@@ -136,34 +135,34 @@ struct Attention {
   const Instruction& i;
   QueryArea& area;
 
-  // ---- keys and values on their way: of a scoring warp [segment][8 positions][4 words], of a summing one
-  // [16 positions][4 of them][2 words]
+  // ---- keys and values on their way
 
-  typedef u32 Stage[STAGED_WORDS];
+  typedef u32 Keys[STAGED_SEGMENTS][2][4];  // [segment][8 positions]
+  typedef u32 Values[STAGED_STEPS][4][2];   // [16 positions][4 of them]
   // `from`: this lane's place in the chunk's first position.
-  DEVICE static const u16* keys_of(const Instruction& i, const Pass& p) {
-    return i.cache_k + p.cached(i, p.start) + lane_index() % 4 * 8;
+  DEVICE static const u8* keys_of(const Instruction& i, const Pass& p) {
+    return (const u8*)(i.cache_k + p.cached(i, p.start) + lane_index() % 4 * 8);
   }
-  DEVICE static const u16* values_of(const Instruction& i, const Pass& p) {
-    return i.cache_v + p.cached(i, p.start) + (worker_warp() - SCORING_WARPS) * 32 + lane_index() / 4 * 4;
+  DEVICE static const u8* values_of(const Instruction& i, const Pass& p) {
+    return (const u8*)(i.cache_v + p.cached(i, p.start) + (worker_warp() - SCORING_WARPS) * 32 + lane_index() / 4 * 4);
   }
   // Behind the chunk's end its last position is read instead.
-  DEVICE static u32 offset(u32 at, u32 positions) { return (at < positions ? at : positions - 1) * HEAD_DIM; }
-  DEVICE static void load_keys(Stage& to, const u16* from, u32 positions, u32 segment, u32 tile) {
+  DEVICE static u32 offset(u32 at, u32 positions) { return (at < positions ? at : positions - 1) * (HEAD_DIM * 2); }
+  DEVICE static void load_keys(Keys& to, const u8* from, u32 positions, u32 segment, u32 tile) {
 #pragma unroll
     for (u32 n = 0; n < 2; ++n) {
       const u32 at = tile * TILE + worker_warp() * 16 + n * 8 + lane_index() / 4;
-      const Words4 w = fresh_words4(from + offset(at, positions) + segment * 32);
-      u32* words = to + (segment % STAGED_SEGMENTS * 2 + n) * 4;
+      const Words4 w = fresh_words4(from + offset(at, positions) + segment * 64);
+      u32* words = to[segment % STAGED_SEGMENTS][n];
       words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
     }
   }
-  DEVICE static void load_values(Stage& to, const u16* from, u32 positions, u32 step, u32 tile) {
+  DEVICE static void load_values(Values& to, const u8* from, u32 positions, u32 step, u32 tile) {
 #pragma unroll
     for (u32 n = 0; n < 4; ++n) {
       const u32 at = tile * TILE + step * 16 + n / 2 * 8 + lane_index() % 4 * 2 + n % 2;
       const Words2 w = fresh_words2(from + offset(at, positions));
-      u32* words = to + (step * 4 + n) * 2;
+      u32* words = to[step % STAGED_STEPS][n];
       words[0] = w.x, words[1] = w.y;
     }
   }
@@ -173,19 +172,6 @@ struct Attention {
     const u32 begin = p.start + tile * TILE;
     if (begin < p.stop) prefetch(cache + p.cached(i, begin), (p.stop - begin < TILE ? p.stop - begin : TILE) * HEAD_DIM * 2);
   }
-  // The first segments' keys, or all values, of the first tile.
-  DEVICE void load_first(Stage& to) const {
-    const Pass& p = area.pass;
-    if (worker_warp() < SCORING_WARPS) {
-      const u16* from = keys_of(i, p);
-#pragma unroll
-      for (u32 segment = 0; segment < STAGED_SEGMENTS; ++segment) load_keys(to, from, p.positions(), segment, 0);
-    } else if (worker_warp() - SCORING_WARPS < SEGMENTS) {
-      const u16* from = values_of(i, p);
-#pragma unroll
-      for (u32 step = 0; step < TILE / 16; ++step) load_values(to, from, p.positions(), step, 0);
-    }
-  }
 
   // ---- preparation: queries to shared memory, new keys and values to the cache
 
@@ -194,18 +180,17 @@ struct Attention {
     float v[(HEAD_DIM + 63) / 64][2];
   };
   DEVICE static u32 dim(u32 e) { return 2 * lane_index() + 64 * e; }
-  DEVICE static Vector load_vector(const float* from) {
-    Vector x;
+  DEVICE static void load_vector(Vector& x, const float* from) {
 #pragma unroll
     for (u32 e = 0; e < (HEAD_DIM + 63) / 64; ++e) {
       Words2 w = {0, 0};
       if (dim(e) < HEAD_DIM) w = fresh_words2(from + dim(e));
       x.v[e][0] = as_float(w.x), x.v[e][1] = as_float(w.y);
     }
-    return x;
   }
 
-  DEVICE void norm_and_rotate(Vector& x, const float* weight, u32 row) const {
+  DEVICE void norm_and_rotate(Vector& x, bool query, u32 row) const {
+    const float* weight = query ? i.q_norm : i.k_norm;
     float squares = 0.0f;
 #pragma unroll
     for (u32 e = 0; e < (HEAD_DIM + 63) / 64; ++e)
@@ -259,48 +244,44 @@ struct Attention {
       if (dim(e) < HEAD_DIM) *(u32*)(to + dim(e)) = float_to_half2(x.v[e][0], x.v[e][1]);
   }
 
-  // Vectors to prepare: queries of the pass, then the new keys, then the new values.
-  // Keys and values that are already in the cache are sent for meanwhile.
-  DEVICE void prepare(Stage& stage) const {
+  // Vectors to prepare: queries of the pass, then the new keys, then the new values. The next one of a warp is always on
+  // its way.
+  DEVICE u32 vectors() const { return area.pass.count * GROUP + 2 * new_keys(); }
+  DEVICE u32 new_keys() const { return area.pass.has_new() ? area.pass.stop - area.pass.new_start : 0; }
+  DEVICE void load_vector_of(Vector& x, u32 n) const {
     const Pass& p = area.pass;
-    const u32 queries = p.count * GROUP, keys = p.has_new() ? p.stop - p.new_start : 0, all = queries + 2 * keys;
-    bool rotations = false;
-    for (u32 begin = worker_warp(); begin < all + worker_warp(); begin += PREPARED * WORKER_WARPS) {
-      Vector x[PREPARED];
-#pragma unroll
-      for (u32 k = 0; k < PREPARED; ++k) {
-        const u32 n = begin + k * WORKER_WARPS, key = n - queries;
-        if (n >= all) continue;
-        u32 row, column;
-        if (n < queries) {
-          row = p.first + n / GROUP;
-          column = (p.key_head * GROUP + n % GROUP) * 2 * HEAD_DIM;
-        } else {
-          row = p.row_of(p.new_start + (key < keys ? key : key - keys));
-          column = (2 * HEADS + (key < keys ? 0 : KV_HEADS) + p.key_head) * HEAD_DIM;
-        }
-        x[k] = load_vector(i.qkv + row * QKV_WIDTH + column);
-      }
-      if (!rotations) {
-        prepare_rotations(p);
-        rotations = true;
-        sync_threads(2, WORKERS);
-        if (!p.has_new()) load_first(stage);
-      }
-#pragma unroll
-      for (u32 k = 0; k < PREPARED; ++k) {
-        const u32 n = begin + k * WORKER_WARPS, key = n - queries;
-        if (n >= all) continue;
-        if (n < queries) {
-          norm_and_rotate(x[k], i.q_norm, p.first + n / GROUP);
-          keep_query(x[k], n);
-        } else if (key < keys) {
-          norm_and_rotate(x[k], i.k_norm, p.row_of(p.new_start + key));
-          keep_new(x[k], i.cache_k + p.cached(i, p.new_start + key));
-        } else {
-          keep_new(x[k], i.cache_v + p.cached(i, p.new_start + key - keys));
-        }
-      }
+    const u32 queries = p.count * GROUP, key = n - queries;
+    u32 row = 0, column = 0;  // of nothing that counts, when there are no more
+    if (n >= vectors()) {
+    } else if (n < queries) {
+      row = p.first + n / GROUP;
+      column = (p.key_head * GROUP + n % GROUP) * 2 * HEAD_DIM;
+    } else {
+      row = p.row_of(p.new_start + (key < new_keys() ? key : key - new_keys()));
+      column = (2 * HEADS + (key < new_keys() ? 0 : KV_HEADS) + p.key_head) * HEAD_DIM;
+    }
+    load_vector(x, i.qkv + row * QKV_WIDTH + column);
+  }
+  DEVICE void prepare() const {
+    const Pass& p = area.pass;
+    if (thread_index() < 16 * QUERY_TILES) {
+      const u32 row = thread_index() / GROUP, end = row < p.count ? p.position(p.first + row) + 1 : p.stop;
+      area.limits[thread_index()] = (end < p.stop ? end : p.stop) - p.start;
+    }
+    Vector x, next;
+    load_vector_of(x, worker_warp());
+    load_vector_of(next, worker_warp() + WORKER_WARPS);
+    prepare_rotations(p);
+    sync_threads(2, WORKERS);
+#pragma unroll 1
+    for (u32 n = worker_warp(); n < vectors(); n += WORKER_WARPS) {
+      const u32 queries = p.count * GROUP, key = n - queries;
+      if (n < queries + new_keys()) norm_and_rotate(x, n < queries, n < queries ? p.first + n / GROUP : p.row_of(p.new_start + key));
+      if (n < queries) keep_query(x, n);
+      else if (key < new_keys()) keep_new(x, i.cache_k + p.cached(i, p.new_start + key));
+      else keep_new(x, i.cache_v + p.cached(i, p.new_start + key - new_keys()));
+      x = next;
+      load_vector_of(next, n + 2 * WORKER_WARPS);
     }
   }
 
@@ -314,10 +295,13 @@ struct Attention {
 
   // ---- scores
 
-  template <u32 m> DEVICE void score(Stage& keys) const {
+  template <u32 m> DEVICE void score() const {
     const Pass& p = area.pass;
-    const u16* from = keys_of(i, p);
+    const u8* from = keys_of(i, p);
     const u32 positions = p.positions();
+    Keys keys;
+#pragma unroll
+    for (u32 segment = 0; segment < STAGED_SEGMENTS; ++segment) load_keys(keys, from, positions, segment, 0);
     constexpr u32 SETS = (16 * m + 31) / 32;  // query n is lane n % 32 of set n / 32
     const u32 lane = lane_index(), g = lane / 4, t = lane % 4, warp = worker_warp();
     float greatest[SETS], sum[m][2];
@@ -348,7 +332,7 @@ struct Attention {
               const Words4 a = shared_words4(AREA_OFFSET + (((q * 2 * SEGMENTS + 2 * segment + half) * 2 + part) * 32 + lane) * 16);
 #pragma unroll
               for (u32 n = 0; n < 2; ++n) {
-                const u32* b = keys + (segment % STAGED_SEGMENTS * 2 + n) * 4 + half * 2;
+                const u32* b = keys[segment % STAGED_SEGMENTS][n] + half * 2;
                 mma_half(score[q][n], a.x, a.y, a.z, a.w, b[0], b[1]);
               }
             }
@@ -444,11 +428,17 @@ struct Attention {
 
   // ---- values
 
-  template <u32 m> DEVICE void sum_values(Stage& values) const {
+  template <u32 m> DEVICE void sum_values() const {
     const Pass& p = area.pass;
-    const u16* from = values_of(i, p);
+    const u8* from = values_of(i, p);
+    Values values;
     const u32 lane = lane_index(), g = lane / 4, t = lane % 4, segment = worker_warp() - SCORING_WARPS;
-    const bool mine = segment < SEGMENTS;
+    if (segment >= SEGMENTS) {
+      for (u32 tile = 0; tile < p.tiles(); ++tile) sync_threads(4, WORKERS);
+      return;
+    }
+#pragma unroll
+    for (u32 step = 0; step < STAGED_STEPS; ++step) load_values(values, from, p.positions(), step, 0);
     float out[m][4][4];
 #pragma unroll
     for (u32 q = 0; q < m; ++q)
@@ -458,7 +448,6 @@ struct Attention {
         for (u32 c = 0; c < 4; ++c) out[q][j][c] = 0.0f;
     for (u32 tile = 0; tile < p.tiles(); ++tile) {
       sync_threads(4, WORKERS);
-      if (!mine) continue;
 #pragma unroll
       for (u32 q = 0; q < m; ++q)
 #pragma unroll
@@ -479,15 +468,17 @@ struct Attention {
 #pragma unroll
             for (u32 j = 0; j < 4; ++j) {
               const u32 pair = j % 2 == 0 ? 0x5410 : 0x7632;
-              const u32* v = values + step * 8 + j / 2;
-              mma_half(out[q][j], a.v[0], a.v[1], a.v[2], a.v[3], permute(v[0], v[2], pair), permute(v[4], v[6], pair));
+              const u32(&v)[4][2] = values[step % STAGED_STEPS];
+              mma_half(out[q][j], a.v[0], a.v[1], a.v[2], a.v[3], permute(v[0][j / 2], v[1][j / 2], pair),
+                       permute(v[2][j / 2], v[3][j / 2], pair));
             }
           }
         }
-        if (tile + 1 < p.tiles()) load_values(values, from, p.positions(), step, tile + 1);
+        const u32 ahead = step + STAGED_STEPS;
+        if (ahead < TILE / 16) load_values(values, from, p.positions(), ahead, tile);
+        else if (tile + 1 < p.tiles()) load_values(values, from, p.positions(), ahead % (TILE / 16), tile + 1);
       }
     }
-    if (!mine) return;
 #pragma unroll
     for (u32 q = 0; q < m; ++q)
 #pragma unroll
@@ -500,34 +491,29 @@ struct Attention {
       }
   }
 
-  template <u32 m> DEVICE void attend(Stage& stage) const {
-    if (worker_warp() < SCORING_WARPS) score<m>(stage);
-    else sum_values<m>(stage);
-  }
-
-  DEVICE Progress run(const Pass& pass) const {
-    if (thread_index() == 0) area.pass = pass;
-    sync_threads(2, WORKERS);
-    const Pass& p = area.pass;
-    if (thread_index() < 16 * QUERY_TILES) {
-      const u32 row = thread_index() / GROUP, end = row < p.count ? p.position(p.first + row) + 1 : p.stop;
-      area.limits[thread_index()] = (end < p.stop ? end : p.stop) - p.start;
-    }
-    Stage stage;
-    prepare(stage);
-    sync_threads(2, WORKERS);
-    if (i.queries != 0) {
-      if (p.has_new()) load_first(stage);
-      const u32 query_tiles = (p.count * GROUP + 15) / 16;
-      if (query_tiles == 1) attend<1>(stage);
-      if constexpr (QUERY_TILES >= 2)
-        if (query_tiles == 2) attend<2>(stage);
-    }
-    const Progress next = p.next;
-    sync_threads(2, WORKERS);
-    return next;
-  }
 };
+
+template <u32 m> DEVICE void attend_pass(const Attention& a) {
+  if (worker_warp() < SCORING_WARPS) a.score<m>();
+  else a.sum_values<m>();
+}
+
+DEVICE Progress run_pass(const Instruction& i, const Pass& pass) {
+  QueryArea& area = *shared<QueryArea>(AREA_OFFSET);
+  const Pass& p = area.pass;
+  if (thread_index() == 0) area.pass = pass;
+  sync_threads(2, WORKERS);
+  const Attention a = {i, area};
+  a.prepare();
+  sync_threads(2, WORKERS);
+  if (i.queries != 0) {
+    if (p.count * GROUP <= 16) attend_pass<1>(a);
+    else if constexpr (QUERY_TILES == 2) attend_pass<2>(a);
+  }
+  const Progress next = p.next;
+  sync_threads(2, WORKERS);
+  return next;
+}
 
 DEVICE u32 row_zero_position(const Instruction& i, const Launch& l) { return (u32)l.counts[LENGTH] + (u32)i.step; }
 
@@ -552,19 +538,19 @@ DEVICE Progress attend_rows(const Instruction& i, const Launch& l, u32 rows, Pro
   p.next.first = at.first + p.count;
   p.next.fresh = chunk_positions(p.row_zero + p.next.first) == chunk ? seen + 1 : first_new;
   if (p.next.first >= queries) p.next.item = at.item + 1, p.next.first = 0;
-  return p.start < p.stop ? Attention{i, *shared<QueryArea>(AREA_OFFSET)}.run(p) : p.next;
+  return p.start < p.stop ? run_pass(i, p) : p.next;
 }
 
-DEVICE void attention(const Instruction& i, const Launch& l, u32 rows) {
-  Progress at = {i.ranges[sm_index()].start, 0, 0};
-  while (at.item < i.ranges[sm_index()].stop) at = attend_rows(i, l, rows, at);
+ROLE void attention(const Instruction& i, const Launch& l, u32 rows) {
+  Progress at = {my_range(i).start, 0, 0};
+  while (at.item < my_range(i).stop) at = attend_rows(i, l, rows, at);
 }
 
 // ---- the parts together
 
-DEVICE void attention_reduce(const Instruction& i, const Launch& l, u32 rows) {
+ROLE void attention_reduce(const Instruction& i, const Launch& l, u32 rows) {
   constexpr u32 SETS = (PARTS + 31) / 32, AHEAD = PARTS <= 40 ? PARTS : 32;
-  const Range range = i.ranges[sm_index()];
+  const Range range = my_range(i);
   const u32 zero = row_zero_position(i, l), jobs = (range.stop - range.start) * rows, lane = lane_index();
   for (u32 job = worker_warp(); job < jobs; job += WORKER_WARPS) {
     const u32 block = range.start + job / rows, row = job % rows, column = block * BLOCK + lane;

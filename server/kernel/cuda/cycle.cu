@@ -14,7 +14,24 @@ DEVICE void arrive(const Launch& l) { add_release(l.barrier, 1); }
 DEVICE void wait_for_grid(const Launch& l, u32 index) {
   const u32 arrivals = ((u32)l.epoch + index) * sm_count();
   Patience patience;
-  while ((i32)(load_acquire(l.barrier) - arrivals) < 0) poll(patience, l.fault, AT_GRID);
+  while ((i32)(load_relaxed(l.barrier) - arrivals) < 0) poll(patience, l.fault, AT_GRID);
+  fence_gpu();
+}
+
+// By the loader: instruction `index` to shared memory. The one before the last one lay there; this SM has finished it.
+DEVICE void copy_instruction(const Launch& l, u32 index) {
+  if (index >= l.count) return;
+  const Instruction& from = l.instructions[index];
+  Here& to = here(index);
+  for (u32 word = thread_index() & 31; word < sizeof(Instruction) / 8; word += 32)
+    ((u64*)&to.instruction)[word] = ((const u64*)&from)[word];
+  if ((thread_index() & 31) == 0) to.range = from.ranges[sm_index()];
+  sync_warp();
+  if ((thread_index() & 31) == 0) barrier_arrive(&barriers().copied[index & 1]);
+}
+DEVICE const Instruction& instruction(const Launch& l, u32 index) {
+  barrier_wait(&barriers().copied[index & 1], index >> 1 & 1, l.fault, AT_COPIED);
+  return here(index).instruction;
 }
 
 DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 rows) {
@@ -28,7 +45,7 @@ DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 rows) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const Launch l) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_constant__ Launch l) {
   const u32 warp = thread_index() / 32;
   if (thread_index() == 0) init_barriers();
   const u32 behind = (u32)l.counts[BEHIND_COUNT], length = (u32)l.counts[LENGTH];
@@ -38,34 +55,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const Launch l) {
   if (warp == PRODUCER_WARP) {
     produce(l);
   } else if (warp == LOADER_WARP) {
-    Loader loader;
+    u32 turns = 0;
+    copy_instruction(l, 0);
     for (u32 index = 0; index < l.count; ++index) {
-      const Instruction& i = l.instructions[index];
+      const Instruction& i = here(index).instruction;
       if ((thread_index() & 31) == 0) wait_for_grid(l, index);
       sync_warp();
       fence_loads();
       if ((thread_index() & 31) == 0) barrier_arrive(&b.go);
-      if (streams(i)) loader.load_input(i, l, row_count(i, behind));
-      if (index + 1 < l.count) prefetch_state(l.instructions[index + 1], length);
+      if (streams(i)) turns = load_input(i, l, row_count(i, behind), turns);
+      copy_instruction(l, index + 1);
+      if (index + 1 < l.count) prefetch_state(here(index + 1).instruction, length);
     }
   } else {
     u32 turns = 0;
     for (u32 index = 0; index < l.count; ++index) {
-      const Instruction& i = l.instructions[index];
+      const Instruction& i = instruction(l, index);
       const u32 rows = row_count(i, behind);
       stamp(l, index, 0);
       if (streams(i)) {
         if (warp < MATH_WARPS) {
-          Math math(turns);
-          math.multiply(i, l, rows);
-          turns = math.turns();
+          turns = multiply(i, l, rows, turns);
           continue;
         }
         barrier_wait(&b.go, index & 1, l.fault, AT_GO);
         stamp(l, index, 1);
-        Epilogue epilogue(turns);
-        epilogue.finish(i, l, index, rows, length);
-        turns = epilogue.turns();
+        turns = finish(i, l, index, rows, length, turns);
         stamp(l, index, 2);
         fence_loads();
         sync_threads(8, 32 * EPILOGUE_WARPS);

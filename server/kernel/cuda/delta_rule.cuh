@@ -77,7 +77,7 @@ struct DeltaItem {
   const Instruction& i;
   DeltaArea& area;
   u32 thread, barrier;   // within the group
-  u32 head, key_head, slice, width, length, rows;
+  u32 head, key_head, slice, width, length, rows, folded;
 
   DEVICE void sync() const { sync_threads(barrier, ITEM_THREADS); }
   DEVICE static u32 slot(u32 position) { return position % RING; }
@@ -191,56 +191,75 @@ struct DeltaItem {
     }
   }
 
+  // Rows are prepared and computed ROW_CHUNK at a time.
   DEVICE void run() const {
-    u32 value = thread / 4, quarter = thread % 4, fold = folded;
-    bool mine = value < width;
-    float* stored = i.memory + ((u64)head * STATE + slice * BLOCK + (mine ? value : 0)) * STATE + quarter * 4;
     Memory s;
-    u32 staged = fold < ROW_CHUNK ? fold : ROW_CHUNK;
-    stage_fold(length - fold, staged);
-    for (u32 first = 0; first < rows; first += ROW_CHUNK) {
-      u32 count = rows - first < ROW_CHUNK ? rows - first : ROW_CHUNK;
-      float z[2];
-#pragma unroll
-      for (u32 n = 0; n < 2; ++n) {
-        u32 row = thread / 32 + 4 * n, v = thread % 32;
-        bool there = row < count && v < width;
-        z[n] = there ? load_fresh(i.z + (first + row) * (VALUE_HEADS * STATE) + head * STATE + slice * BLOCK + v) : 0.0f;
-      }
-      stage_rows(first, count);
-      if (first == 0) load_memory(s, stored);  // by now it is in the L2 cache
-      sync();
-      normalise(first, count);
-      if (first == 0 && fold != 0) fold_rows(s, stored, value, quarter, mine);
-      sync();
-      for (u32 row = 0; row < count; ++row) {
-        float x[KEY_QUADS][4];
-        decay_memory(s, area.decay[row]);
-        load_keys(x, area.query_key[row][1], quarter);
-        float delta = area.beta[row] * (area.value[row][value] - recall(s, x));
-        add_to_memory(s, x, delta);
-        load_keys(x, area.query_key[row][0], quarter);
-        float out = recall(s, x);
-        if (mine && quarter == 0) {
-          area.out[row][value] = out;
-          u32 at = slot(length + first + row);
-          i.deltas[(at * VALUE_HEADS + head) * STATE + slice * BLOCK + value] = delta;
-        }
-      }
-      sync();
-#pragma unroll
-      for (u32 n = 0; n < 2; ++n) {
-        u32 row = thread / 32 + 4 * n, v = thread % 32;
-        if (row < count) hand_on(first + row, v < width ? area.out[row][v] : 0.0f, v, z[n]);
+    float z[2];
+    stage_fold(length - folded, chunk(folded));
+    stage(0, z);
+    load_memory(s, stored());  // by now it is in the L2 cache
+    sync();
+    normalise(0, chunk(rows));
+    if (folded != 0) fold_rows(s);
+    sync();
+    compute(s, 0, z);
+    if constexpr (ROW_TILES * 8 > ROW_CHUNK) {
+      for (u32 first = ROW_CHUNK; first < rows; first += ROW_CHUNK) {
+        stage(first, z);
+        sync();
+        normalise(first, chunk(rows - first));
+        sync();
+        compute(s, first, z);
       }
     }
   }
 
-  u32 folded;
+  DEVICE static u32 chunk(u32 left) { return left < ROW_CHUNK ? left : ROW_CHUNK; }
+  DEVICE u32 value() const { return thread / 4; }
+  DEVICE u32 quarter() const { return thread % 4; }
+  // This thread's part of S; of a value that isn't there, another one's.
+  DEVICE float* stored() const {
+    return i.memory + ((u64)head * STATE + slice * BLOCK + (value() < width ? value() : 0)) * STATE + quarter() * 4;
+  }
 
-  DEVICE void fold_rows(Memory& s, float* stored, u32 value, u32 quarter, bool mine) const {
+  DEVICE void stage(u32 first, float (&z)[2]) const {
+    u32 count = chunk(rows - first);
+#pragma unroll
+    for (u32 n = 0; n < 2; ++n) {
+      u32 row = thread / 32 + 4 * n, v = thread % 32;
+      bool there = row < count && v < width;
+      z[n] = there ? load_fresh(i.z + (first + row) * (VALUE_HEADS * STATE) + head * STATE + slice * BLOCK + v) : 0.0f;
+    }
+    stage_rows(first, count);
+  }
+
+  DEVICE void compute(Memory& s, u32 first, const float (&z)[2]) const {
+    u32 count = chunk(rows - first);
+    for (u32 row = 0; row < count; ++row) {
+      float x[KEY_QUADS][4];
+      decay_memory(s, area.decay[row]);
+      load_keys(x, area.query_key[row][1], quarter());
+      float delta = area.beta[row] * (area.value[row][value()] - recall(s, x));
+      add_to_memory(s, x, delta);
+      load_keys(x, area.query_key[row][0], quarter());
+      float out = recall(s, x);
+      if (value() < width && quarter() == 0) {
+        area.out[row][value()] = out;
+        u32 at = slot(length + first + row);
+        i.deltas[(at * VALUE_HEADS + head) * STATE + slice * BLOCK + value()] = delta;
+      }
+    }
+    sync();
+#pragma unroll
+    for (u32 n = 0; n < 2; ++n) {
+      u32 row = thread / 32 + 4 * n, v = thread % 32;
+      if (row < count) hand_on(first + row, v < width ? area.out[row][v] : 0.0f, v, z[n]);
+    }
+  }
+
+  DEVICE void fold_rows(Memory& s) const {
     for (u32 first = 0; first < folded; first += ROW_CHUNK) {
-      u32 count = folded - first < ROW_CHUNK ? folded - first : ROW_CHUNK;
+      u32 count = chunk(folded - first);
       if (first != 0) {
         sync();
         stage_fold(length - folded + first, count);
@@ -248,14 +267,15 @@ struct DeltaItem {
       }
       for (u32 row = 0; row < count; ++row) {
         float k[KEY_QUADS][4];
-        load_keys(k, area.folded_key[row], quarter);
+        load_keys(k, area.folded_key[row], quarter());
         decay_memory(s, area.folded_decay[row]);
-        add_to_memory(s, k, area.folded_delta[row][value]);
+        add_to_memory(s, k, area.folded_delta[row][value()]);
       }
     }
-    if (!mine) return;
+    if (value() >= width) return;
+    float* to = stored();
 #pragma unroll
-    for (u32 j = 0; j < KEY_QUADS; ++j) store_quad(stored + j * 16, s[j][0], s[j][1], s[j][2], s[j][3]);
+    for (u32 j = 0; j < KEY_QUADS; ++j) store_quad(to + j * 16, s[j][0], s[j][1], s[j][2], s[j][3]);
   }
 
   // o w silu(z) of a row as int8, and the sum of o^2: by a warp.
@@ -268,10 +288,10 @@ struct DeltaItem {
   }
 };
 
-DEVICE void delta_rule(const Instruction& i, const Launch& l, u32 rows) {
+ROLE void delta_rule(const Instruction& i, const Launch& l, u32 rows) {
   u32 group = thread_index() / ITEM_THREADS;
   if (group >= DELTA_GROUPS) return;
-  Range range = i.ranges[sm_index()];
+  Range range = my_range(i);
   DeltaArea& area = shared<DeltaArea>(AREA_OFFSET)[group];
   u32 length = (u32)l.counts[LENGTH], fold = (u32)l.counts[FOLD];
   for (u32 item = range.start + group; item < range.stop; item += DELTA_GROUPS) {

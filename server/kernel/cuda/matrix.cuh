@@ -17,33 +17,46 @@ struct Portion {
 struct Portions {
   const Instruction* i;
   u32 at, stop;
-  u32 strip = 0, strip_begin = 0;
-  u32 rest = 0;  // tiles of the group before the newest portion
+  u32 strip = 0, strip_begin = 0, group = 0;
+  u32 rest = 0, after = 0;  // tiles of the group before the newest portion, and with it
+  u32 whole = 0, gate = 0;  // tiles of a group, and of its first matrix
 
-  DEVICE Portions(const Instruction* i, Range range) : i(i), at(range.start), stop(range.stop) {}
+  DEVICE Portions(const Instruction* i, Range range) : i(i), at(range.start), stop(range.stop) {
+    if (at >= stop) return;
+    measure();
+    while (at >= strip_begin + whole * (u32)i->strip[strip].groups) next_strip();
+    group = (at - strip_begin) / whole;
+    after = at - strip_begin - group * whole;
+  }
 
   DEVICE static u32 group_tiles(const Strip& s, u32 matrix) { return (u32)(s.row_tiles * s.matrix[matrix].column_tiles); }
-  DEVICE static u32 group_tiles(const Strip& s) {
-    return group_tiles(s, 0) + (s.matrices == 2 ? group_tiles(s, 1) : 0);
+  DEVICE void measure() {
+    const Strip& s = i->strip[strip];
+    gate = group_tiles(s, 0);
+    whole = gate + (s.matrices == 2 ? group_tiles(s, 1) : 0);
+  }
+  DEVICE void next_strip() {
+    strip_begin += whole * (u32)i->strip[strip].groups;
+    ++strip;
+    group = 0;
+    measure();
   }
 
   DEVICE bool next(Portion& p) {
     if (at >= stop) return false;
-    u32 whole = group_tiles(i->strip[strip]);
-    while (at >= strip_begin + whole * (u32)i->strip[strip].groups) {
-      strip_begin += whole * (u32)i->strip[strip].groups;
-      whole = group_tiles(i->strip[++strip]);
+    if (after == whole) {
+      after = 0;
+      if (++group == i->strip[strip].groups) next_strip();
     }
-    const Strip& s = i->strip[strip];
+    rest = after;
     p.strip = strip;
-    p.group = (at - strip_begin) / whole;
-    rest = at - strip_begin - p.group * whole;
-    const u32 gate = group_tiles(s, 0);
+    p.group = group;
     p.matrix = rest >= gate;
     p.first = p.matrix ? rest - gate : rest;
-    const u32 room = (p.matrix ? whole - gate : gate) - p.first;
+    const u32 room = (p.matrix ? whole : gate) - rest;
     p.count = room < stop - at ? room : stop - at;
-    p.closes = rest + p.count == whole;
+    after = rest + p.count;
+    p.closes = after == whole;
     at += p.count;
     return true;
   }
@@ -62,7 +75,7 @@ struct Windowing {
   DEVICE u32 offset(u32 slot) const { return AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS)); }
   // The window that a tile's columns are in.
   DEVICE u32 of_tile(const Strip& s, u32 matrix, u32 tile) const {
-    return tile / (u32)s.row_tiles * (u32)s.matrix[matrix].tile_blocks / size;
+    return size == blocks ? 0 : (tile >> ((u32)s.row_tiles >> 1)) * (u32)s.matrix[matrix].tile_blocks / size;
   }
 };
 
@@ -103,7 +116,7 @@ struct TileStream {
 
 constexpr u32 AHEAD = 0;  // stages that are brought to the L2 cache beyond the ring
 
-DEVICE void produce(const Launch& l) {
+ROLE void produce(const Launch& l) {
   Barriers& b = barriers();
   Turn<STAGES> turn;
   const u64 policy = stream_policy();
@@ -139,7 +152,7 @@ struct Loader {
       load_end(&b.squares_full);
     }
     const Windowing w(i, rows);
-    Portions portions(&i, i.ranges[sm_index()]);
+    Portions portions(&i, my_range(i));
     Portion p;
     u32 current = ~0u;
     while (portions.next(p)) {
@@ -172,7 +185,7 @@ struct Loader {
 // What the workers read first in the next instruction comes to the L2 cache meanwhile: nothing of it is written by the
 // instruction at hand.
 DEVICE void prefetch_state(const Instruction& i, u32 length) {
-  const Range range = i.ranges[sm_index()];
+  const Range range = my_range(i);
   if (i.kind == DELTA_RULE) {
     constexpr u32 slices = (STATE + 31) / 32;
     for (u32 item = range.start; item < range.stop; ++item) {
@@ -191,6 +204,13 @@ DEVICE void prefetch_state(const Instruction& i, u32 length) {
       prefetch(i.cache_v + at, bytes);
     }
   }
+}
+
+ROLE u32 load_input(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
+  Loader loader;
+  loader.turn.unpack(turns);
+  loader.load_input(i, l, rows);
+  return loader.turn.packed();
 }
 
 // ---------------------------------------------------------------- math
@@ -215,7 +235,7 @@ struct Math {
     const Windowing w(i, rows);
     Window x;
     x.rows = rows;
-    Portions portions(&i, i.ranges[sm_index()]);
+    Portions portions(&i, my_range(i));
     Portion p;
     u32 current = ~0u;
     while (portions.next(p)) {
@@ -269,14 +289,14 @@ struct Math {
     constexpr u32 bytes = type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
     constexpr u32 most = STAGE_BYTES / bytes, tile_blocks = type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8;
     const Strip& s = i.strip[p.strip];
-    const u32 row_tiles = (u32)s.row_tiles;
+    const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
     Barriers& b = barriers();
     u32 mine = thread_index() / 32;
     for (u32 begin = 0; begin < p.count; begin += most) {
       const u32 end = begin + most < p.count ? begin + most : p.count;
       barrier_wait(&b.stage_full[stage.slot], stage.parity, l.fault, AT_STAGE_FULL);
       for (; mine < end; mine += MATH_WARPS) {
-        const u32 block = (p.first + mine) / row_tiles * tile_blocks;
+        const u32 block = (p.first + mine >> tile_shift) * tile_blocks;
         while (block - x.block >= w.size) advance(i, l, w, ++current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
                                    block - x.block);
@@ -332,6 +352,12 @@ struct Math {
   }
 };
 
+ROLE u32 multiply(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
+  Math math(turns);
+  math.multiply(i, l, rows);
+  return math.turns();
+}
+
 // ---------------------------------------------------------------- epilogue
 
 // A warp finishes columns (rows of activations) e, e + 4, ... for all outputs of a group: lane = output.
@@ -365,7 +391,7 @@ struct Epilogue {
     if (i.kind == HEAD) begin_head(i, rows);
     const Windowing w(i, rows);
     u32 current = ~0u;
-    Portions portions(&i, i.ranges[sm_index()]);
+    Portions portions(&i, my_range(i));
     Portion p;
     bool begins = true, foreign = false, any = false;
     while (portions.next(p)) {
@@ -528,15 +554,16 @@ struct Epilogue {
   // Adds what the SMs behind this one have of its last group.
   DEVICE void collect(const Instruction& i, const Launch& l, const Portion& p, const Portions& portions, u32 index, u32 rows) {
     const Strip& s = i.strip[p.strip];
-    const u32 whole = Portions::group_tiles(s), begin = portions.strip_begin + p.group * whole;
-    const u32 border = begin + Portions::group_tiles(s, 0), end = begin + whole;
+    const u32 begin = portions.strip_begin + p.group * portions.whole;
+    const u32 border = begin + portions.gate, end = begin + portions.whole;
     for (u32 sm = sm_index() + 1; sm < sm_count(); ++sm) {
       const Range range = i.ranges[sm];
       if (range.start >= end) break;
       if (range.start == range.stop) continue;
       if ((thread_index() & 31) == 0) {
         Patience patience;
-        while ((i32)(load_acquire(l.handed + sm * 32) - ((u32)l.epoch + index + 1)) < 0) poll(patience, l.fault, AT_HANDED);
+        while ((i32)(load_relaxed(l.handed + sm * 32) - ((u32)l.epoch + index + 1)) < 0) poll(patience, l.fault, AT_HANDED);
+        fence_gpu();
       }
       sync_warp();
 #pragma unroll
@@ -657,3 +684,9 @@ struct Epilogue {
     }
   }
 };
+
+ROLE u32 finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length, u32 turns) {
+  Epilogue epilogue(turns);
+  epilogue.finish(i, l, index, rows, length);
+  return epilogue.turns();
+}

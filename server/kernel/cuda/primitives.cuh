@@ -2,6 +2,8 @@
 // CPU. ARCH is 80, 86, 89, 90, 100 or 120.
 
 #define DEVICE __device__ __forceinline__
+// A role or an instruction: registers are allocated for each by itself, so that what one needs doesn't spill another's.
+#define ROLE __device__ __noinline__
 
 DEVICE u32 thread_index() { u32 v; asm("mov.u32 %0, %%tid.x;" : "=r"(v)); return v; }
 DEVICE u32 sm_index() { u32 v; asm("mov.u32 %0, %%ctaid.x;" : "=r"(v)); return v; }
@@ -129,9 +131,10 @@ DEVICE void fence_barrier_init() {
 // ---- between SMs
 DEVICE void add_release(u32* p, u32 v) { asm volatile("red.add.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEVICE void store_release(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
-DEVICE u32 load_acquire(const u32* p) {
+// Polled, then followed by fence_gpu: acquiring with every poll would empty the L1 cache as often.
+DEVICE u32 load_relaxed(const u32* p) {
   u32 v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
 DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

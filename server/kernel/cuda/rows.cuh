@@ -153,7 +153,7 @@ DEVICE i32 best_token(const float* best) {
   return (i32)load_fresh(best + 2 * sm + 1);
 }
 
-DEVICE void embed(const Instruction& i, const Launch& l, u32 rows) {
+ROLE void embed(const Instruction& i, const Launch& l, u32 rows) {
   i32* tokens = shared<i32>(AREA_OFFSET);
   bool external = l.counts[EXTERNAL] != 0 || rows != 1 + i.drafts;
   for (u32 row = worker_warp(); row < rows; row += WORKER_WARPS) {
@@ -170,7 +170,7 @@ DEVICE void embed(const Instruction& i, const Launch& l, u32 rows) {
     }
   }
   sync_threads(2, WORKERS);
-  Range range = i.ranges[sm_index()];
+  Range range = my_range(i);
   u32 jobs = (range.stop - range.start) * rows;
   for (u32 job = worker_warp(); job < jobs; job += WORKER_WARPS) {
     u32 block = range.start + job / rows, row = job % rows, column = block * BLOCK + lane_index();
@@ -186,7 +186,7 @@ DEVICE void embed(const Instruction& i, const Launch& l, u32 rows) {
   }
 }
 
-DEVICE void mtp_input(const Instruction& i, const Launch& l, u32 rows) {
+ROLE void mtp_input(const Instruction& i, const Launch& l, u32 rows) {
   i32* tokens = shared<i32>(AREA_OFFSET);
   if (worker_warp() == 0) {
     i32 token = 0;
@@ -197,7 +197,7 @@ DEVICE void mtp_input(const Instruction& i, const Launch& l, u32 rows) {
     if (lane_index() < rows) tokens[lane_index()] = token;
   }
   sync_threads(2, WORKERS);
-  Range range = i.ranges[sm_index()];
+  Range range = my_range(i);
   u32 jobs = (range.stop - range.start) * rows;
   for (u32 job = worker_warp(); job < jobs; job += WORKER_WARPS) {
     u32 block = range.start + job / rows, row = job % rows;
@@ -219,8 +219,8 @@ DEVICE void mtp_input(const Instruction& i, const Launch& l, u32 rows) {
   }
 }
 
-DEVICE void verify(const Instruction& i, const Launch& l, u32 rows) {
-  Range range = i.ranges[sm_index()];
+ROLE void verify(const Instruction& i, const Launch& l, u32 rows) {
+  Range range = my_range(i);
   if (range.start == range.stop) return;
   i32* best = shared<i32>(AREA_OFFSET);
   for (u32 row = worker_warp(); row < rows; row += WORKER_WARPS) {

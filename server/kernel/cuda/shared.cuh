@@ -12,7 +12,18 @@ constexpr u32 PARTIALS_OFFSET = AREA_OFFSET + AREA_BYTES;
 constexpr u32 SQUARES_OFFSET = PARTIALS_OFFSET + PARTIAL_SLOTS * MATH_WARPS * PARTIAL_WARP * 4;
 constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 15) / 16 * 16;
 constexpr u32 BARRIERS_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;
-constexpr u32 SHARED_TOTAL = BARRIERS_OFFSET + 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 6 + 2);
+constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 10) + 15) / 16 * 16;
+
+// An instruction with this SM's share of it, copied to shared memory one instruction ahead: waiting for other SMs empties
+// the L1 cache, and all warps read it again and again.
+struct Here {
+  Instruction instruction;
+  Range range;
+};
+constexpr u32 SHARED_TOTAL = INSTRUCTIONS_OFFSET + 2 * sizeof(Here);
+DEVICE Here& here(u32 index) { return shared<Here>(INSTRUCTIONS_OFFSET)[index & 1]; }
+// This SM's items of an instruction that lies in shared memory.
+DEVICE Range my_range(const Instruction& i) { return ((const Here*)&i)->range; }
 
 // Two windows of activations fill the area, unless one holds all of them.
 constexpr u32 WINDOWS = 2;
@@ -27,8 +38,9 @@ struct Barriers {
   u64 window_empty[WINDOWS];
   u64 squares_full;
   u64 go;                     // all SMs have finished the instruction before
+  u64 copied[2];              // an instruction is in shared memory
 };
-static_assert(sizeof(Barriers) <= 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 8), "the map has room for the barriers");
+static_assert(sizeof(Barriers) <= 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 10), "the map has room for the barriers");
 
 DEVICE Barriers& barriers() { return *shared<Barriers>(BARRIERS_OFFSET); }
 
@@ -49,12 +61,14 @@ DEVICE void init_barriers() {
   }
   load_barrier_init(&b.squares_full);
   barrier_init(&b.go, 1);
+  barrier_init(&b.copied[0], 1);
+  barrier_init(&b.copied[1], 1);
   fence_barrier_init();
 }
 
 // Where a wait that took too long stood: the fault word's low byte.
 enum Where : u32 { AT_STAGE_FULL = 1, AT_STAGE_EMPTY, AT_PARTIAL_FULL, AT_PARTIAL_EMPTY, AT_WINDOW_FULL, AT_WINDOW_READY,
-                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED };
+                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED };
 
 // A place in a sequence of phases of `slots` barriers: which barrier, and the parity of its phase.
 template <u32 slots> struct Turn {

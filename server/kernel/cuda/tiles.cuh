@@ -30,37 +30,135 @@ typedef float Products[ROW_TILES][4];  // (row g, columns 2t, 2t + 1), (row g + 
 DEVICE float byte_above(u32 word, u32 byte, u32 base) { return as_float(permute(word, base, 0x7540 | byte)); }
 DEVICE u32 pick(const Words4& w, u32 index) { return index == 0 ? w.x : index == 1 ? w.y : index == 2 ? w.z : w.w; }
 
-// to += sums * (scale of row) * (scale of column), the second plane's sums at 1 / 254.
-template <bool two_planes>
-DEVICE void add_scaled(float (&to)[4], const i32 (&sums)[4], const i32 (&low)[4], float row0, float row1, float column0,
-                       float column1) {
+// Types whose products are int8: Q4_K, Q5_K, Q6_K, Q8_0. A tile is four pairs of blocks of 32 columns; Q6_K's blocks have
+// two halves with scales of their own.
+template <u32 type> struct Sums {
+  static constexpr u32 HALVES = type == Q6_K ? 2 : 1;
+  i32 c[2][ROW_TILES][HALVES][4];  // [block of the pair]
+};
+
+// What a lane reads for a pair of blocks.
+template <u32 type, bool two_planes> struct Pair {
+  Words4 weights[type == Q8_0 ? 2 : 1];
+  Words2 high;  // Q6_K: two bits more of each weight
+  Words2 operand[2][ROW_TILES], low_operand[2][ROW_TILES];
+  float column[2][ROW_TILES][2];
+
+  DEVICE void read(u32 tile, const Window& x, u32 at, u32 p) {
+    const u32 lane = thread_index() & 31;
+    weights[0] = shared_words4(tile + (type == Q8_0 ? 1024 : 512) * p + lane * 16);
+    if (type == Q8_0) weights[type == Q8_0] = shared_words4(tile + 1024 * p + 512 + lane * 16);
+    if (type == Q6_K) high = shared_words2(tile + 2048 + p * 256 + lane * 8);
 #pragma unroll
-  for (u32 i = 0; i < 4; ++i) {
-    float value = as_float((u32)sums[i]) - SUM_BASE;
-    if (two_planes) value = multiply_add(as_float((u32)low[i]) - SUM_BASE, 1.0f / 254.0f, value);
-    to[i] = multiply_add(value, (i < 2 ? row0 : row1) * (i & 1 ? column1 : column0), to[i]);
+    for (u32 odd = 0; odd < 2; ++odd)
+#pragma unroll
+      for (u32 n = 0; n < ROW_TILES; ++n) {
+        operand[odd][n] = x.operand(at + 2 * p + odd, n);
+        if (two_planes) low_operand[odd][n] = x.low_operand(at + 2 * p + odd, n);
+        column[odd][n][0] = x.scale(at + 2 * p + odd, n, 0);
+        column[odd][n][1] = x.scale(at + 2 * p + odd, n, 1);
+      }
   }
-}
 
-DEVICE void clear_sums(i32 (&c)[4]) { c[0] = c[1] = c[2] = c[3] = (i32)SUM_BITS; }
-
-// A block of 32 columns with one scale a row. is_signed: the weights are signed bytes.
-template <bool is_signed, bool two_planes>
-DEVICE void add_block(Products& to, const Window& x, u32 at, u32 a0, u32 a1, u32 a2, u32 a3, float row0, float row1) {
-#pragma unroll
-  for (u32 n = 0; n < ROW_TILES; ++n) {
-    i32 sums[4], low[4];
-    clear_sums(sums);
-    Words2 b = x.operand(at, n);
-    if (is_signed) mma_s8s8(sums, a0, a1, a2, a3, b.x, b.y);
-    else mma_u8s8(sums, a0, a1, a2, a3, b.x, b.y);
-    if (two_planes) {
-      clear_sums(low);
-      b = x.low_operand(at, n);
-      if (is_signed) mma_s8s8(low, a0, a1, a2, a3, b.x, b.y);
-      else mma_u8s8(low, a0, a1, a2, a3, b.x, b.y);
+  // Weights of a block as the four words of a product's first operand. fifth: bits of Q5_K.
+  DEVICE Words4 unpacked(u32 odd, u32 fifth) const {
+    const Words4& w = weights[0];
+    if constexpr (type == Q8_0) {
+      return weights[odd];
+    } else if constexpr (type == Q6_K) {
+      // 4 times the weight, as signed bytes: 6 bits at the top.
+      const u32 bits = odd ? high.y : high.x, middle = 0x3C3C3C3C, top = 0xC0C0C0C0;
+      return {((odd ? w.x >> 2 : w.x << 2) & middle) | (bits << 6 & top), ((odd ? w.y >> 2 : w.y << 2) & middle) | (bits << 4 & top),
+              ((odd ? w.z >> 2 : w.z << 2) & middle) | (bits << 2 & top), ((odd ? w.w >> 2 : w.w << 2) & middle) | (bits & top)};
+    } else if constexpr (type == Q5_K) {
+      const u32 nibble = 0x0F0F0F0F, bit = 0x10101010;
+      if (odd)
+        return {(w.x >> 4 & nibble) | (fifth & bit), (w.y >> 4 & nibble) | (fifth >> 1 & bit),
+                (w.z >> 4 & nibble) | (fifth >> 2 & bit), (w.w >> 4 & nibble) | (fifth >> 3 & bit)};
+      return {(w.x & nibble) | (fifth << 4 & bit), (w.y & nibble) | (fifth << 3 & bit), (w.z & nibble) | (fifth << 2 & bit),
+              (w.w & nibble) | (fifth << 1 & bit)};
+    } else {
+      // The high nibbles stay where they are: 16 times the weight.
+      const u32 nibble = odd ? 0xF0F0F0F0 : 0x0F0F0F0F;
+      return {w.x & nibble, w.y & nibble, w.z & nibble, w.w & nibble};
     }
-    add_scaled<two_planes>(to[n], sums, low, row0, row1, x.scale(at, n, 0), x.scale(at, n, 1));
+  }
+
+  DEVICE void multiply(Sums<type>& sums, Sums<type>& low, u32 fifth) const {
+#pragma unroll
+    for (u32 odd = 0; odd < 2; ++odd) {
+      const Words4 a = unpacked(odd, fifth);
+#pragma unroll
+      for (u32 n = 0; n < ROW_TILES; ++n) {
+        multiply(sums.c[odd][n], a, operand[odd][n]);
+        if (two_planes) multiply(low.c[odd][n], a, low_operand[odd][n]);
+      }
+    }
+  }
+  DEVICE static void multiply(i32 (&c)[Sums<type>::HALVES][4], const Words4& a, const Words2& b) {
+#pragma unroll
+    for (u32 half = 0; half < Sums<type>::HALVES; ++half) c[half][0] = c[half][1] = c[half][2] = c[half][3] = (i32)SUM_BITS;
+    if constexpr (type == Q6_K) {
+      mma_s8s8_k16(c[0], a.x, a.y, b.x);
+      mma_s8s8_k16(c[1], a.z, a.w, b.y);
+    } else if constexpr (type == Q8_0) {
+      mma_s8s8(c[0], a.x, a.y, a.z, a.w, b.x, b.y);
+    } else {
+      mma_u8s8(c[0], a.x, a.y, a.z, a.w, b.x, b.y);
+    }
+  }
+
+  // to += sums * (scale of row) * (scale of column), the second plane's sums at 1 / 254.
+  DEVICE void add_scaled(Products& to, const Sums<type>& sums, const Sums<type>& low, const Words4& scales0,
+                         const Words4& scales1, u32 p) const {
+#pragma unroll
+    for (u32 odd = 0; odd < 2; ++odd)
+#pragma unroll
+      for (u32 half = 0; half < Sums<type>::HALVES; ++half) {
+        const float row0 = row_scale(scales0, p, odd, half), row1 = row_scale(scales1, p, odd, half);
+        const float base0 = -SUM_BASE * row0, base1 = -SUM_BASE * row1;
+#pragma unroll
+        for (u32 n = 0; n < ROW_TILES; ++n)
+#pragma unroll
+          for (u32 i = 0; i < 4; ++i) {
+            const float row = i < 2 ? row0 : row1, base = i < 2 ? base0 : base1;
+            const float factor = column[odd][n][i & 1];
+            // Exact: what stands above the sum is taken away within one multiplication and addition.
+            to[n][i] = multiply_add(multiply_add(as_float((u32)sums.c[odd][n][half][i]), row, base), factor, to[n][i]);
+            if (two_planes)
+              to[n][i] = multiply_add(multiply_add(as_float((u32)low.c[odd][n][half][i]), row, base),
+                                      factor * (1.0f / 254.0f), to[n][i]);
+          }
+      }
+  }
+
+  // The scale of this lane's row of a block (or half of one); scales: of all the row's.
+  DEVICE static float row_scale(const Words4& scales, u32 p, u32 odd, u32 half) {
+    if constexpr (type == Q8_0) return half_to_float((u16)(pick(scales, p) >> 16 * odd));
+    // Biased by 128, and a quarter of it, as the weights are four times theirs.
+    else if constexpr (type == Q6_K) return byte_above(pick(scales, p), 2 * odd + half, 0x4A000000) - 2097184.0f;
+    else if (type == Q4_K && odd) return byte_above(p < 2 ? scales.x : scales.y, 2 * (p & 1) + 1, 0x49000000) - 524288.0f;
+    else return byte_above(p < 2 ? scales.x : scales.y, 2 * (p & 1) + odd, 0x4B000000) - 8388608.0f;
+  }
+};
+
+// to += the four pairs of a tile. What a pair reads is asked for two pairs before, and where registers allow it the next
+// pair's products are begun before this one's are used: a scheduler of the SM has only two math warps to choose from.
+template <u32 type, bool two_planes>
+DEVICE void add_pairs(Products& to, u32 tile, const Window& x, u32 at, const Words4& scales0, const Words4& scales1,
+                      const Words4& fifth) {
+  constexpr bool early = ROW_TILES == 1 && !two_planes;
+  Pair<type, two_planes> pair[3];
+  Sums<type> sums[2], low[2];
+  pair[0].read(tile, x, at, 0);
+  pair[1].read(tile, x, at, 1);
+  if (early) pair[0].multiply(sums[0], low[0], fifth.x);
+#pragma unroll
+  for (u32 p = 0; p < 4; ++p) {
+    if (!early) pair[p % 3].multiply(sums[p & 1], low[p & 1], pick(fifth, p));
+    else if (p < 3) pair[(p + 1) % 3].multiply(sums[p + 1 & 1], low[p + 1 & 1], pick(fifth, p + 1));
+    if (p < 2) pair[(p + 2) % 3].read(tile, x, at, p + 2);
+    pair[p % 3].add_scaled(to, sums[p & 1], low[p & 1], scales0, scales1, p);
   }
 }
 
@@ -108,80 +206,19 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
     const Words4 scales = shared_words4(tile + scales_at + g * 16);
     Words4 fifth{};
     if (type == Q5_K) fifth = shared_words4(tile + 2048 + lane * 16);
+    const u32 least = shared_word(tile + scales_at + 128 + lane * 4);
+    const Words2 d = shared_words2(tile + scales_at + 256 + g * 8);
     Products scaled, minima;
     clear(scaled);
-#pragma unroll
-    for (u32 p = 0; p < 4; ++p) {
-      const Words4 w = shared_words4(tile + p * 512 + lane * 16);
-      const u32 row0 = p < 2 ? scales.x : scales.y, row1 = p < 2 ? scales.z : scales.w, byte = 2 * p & 3;
-      if (type == Q4_K) {
-        const u32 low = 0x0F0F0F0F, high = 0xF0F0F0F0;
-        add_block<false, two_planes>(scaled, x, at + 2 * p, w.x & low, w.y & low, w.z & low, w.w & low,
-                                     byte_above(row0, byte, 0x4B000000) - 8388608.0f,
-                                     byte_above(row1, byte, 0x4B000000) - 8388608.0f);
-        // The high nibbles stay where they are: 16 times the weight, and a sixteenth of the scale.
-        add_block<false, two_planes>(scaled, x, at + 2 * p + 1, w.x & high, w.y & high, w.z & high, w.w & high,
-                                     byte_above(row0, byte + 1, 0x49000000) - 524288.0f,
-                                     byte_above(row1, byte + 1, 0x49000000) - 524288.0f);
-      } else {
-        const u32 h = pick(fifth, p), nibble = 0x0F0F0F0F, bit = 0x10101010;
-        add_block<false, two_planes>(scaled, x, at + 2 * p, (w.x & nibble) | (h << 4 & bit),
-                                     (w.y & nibble) | (h << 3 & bit), (w.z & nibble) | (h << 2 & bit),
-                                     (w.w & nibble) | (h << 1 & bit),
-                                     byte_above(row0, byte, 0x4B000000) - 8388608.0f,
-                                     byte_above(row1, byte, 0x4B000000) - 8388608.0f);
-        add_block<false, two_planes>(scaled, x, at + 2 * p + 1, (w.x >> 4 & nibble) | (h & bit),
-                                     (w.y >> 4 & nibble) | (h >> 1 & bit), (w.z >> 4 & nibble) | (h >> 2 & bit),
-                                     (w.w >> 4 & nibble) | (h >> 3 & bit),
-                                     byte_above(row0, byte + 1, 0x4B000000) - 8388608.0f,
-                                     byte_above(row1, byte + 1, 0x4B000000) - 8388608.0f);
-      }
-    }
-    minima_products(minima, x, at, t, shared_word(tile + scales_at + 128 + lane * 4));
-    finish_with_minima(to, scaled, minima, shared_words2(tile + scales_at + 256 + g * 8));
+    minima_products(minima, x, at, t, least);
+    add_pairs<type, two_planes>(scaled, tile, x, at, {scales.x, scales.y}, {scales.z, scales.w}, fifth);
+    finish_with_minima(to, scaled, minima, d);
   } else if constexpr (type == Q6_K) {
     const Words4 scales0 = shared_words4(tile + 3072 + g * 16), scales1 = shared_words4(tile + 3072 + g * 16 + 128);
+    const u32 d = shared_word(tile + 3328 + g * 4);
     Products scaled;
     clear(scaled);
-#pragma unroll
-    for (u32 p = 0; p < 4; ++p) {
-      const Words4 w = shared_words4(tile + p * 512 + lane * 16);
-      const Words2 h = shared_words2(tile + 2048 + p * 256 + lane * 8);
-#pragma unroll
-      for (u32 odd = 0; odd < 2; ++odd) {
-        // 4 times the weight, as signed bytes: 6 bits at the top.
-        const u32 high = odd ? h.y : h.x, middle = 0x3C3C3C3C, top = 0xC0C0C0C0;
-        const u32 a0 = ((odd ? w.x >> 2 : w.x << 2) & middle) | (high << 6 & top);
-        const u32 a1 = ((odd ? w.y >> 2 : w.y << 2) & middle) | (high << 4 & top);
-        const u32 a2 = ((odd ? w.z >> 2 : w.z << 2) & middle) | (high << 2 & top);
-        const u32 a3 = ((odd ? w.w >> 2 : w.w << 2) & middle) | (high & top);
-        // Scales of 16 columns, biased by 128, a quarter of them: below the exponent of 2^21.
-        const u32 row0 = pick(scales0, p), row1 = pick(scales1, p), block = at + 2 * p + odd;
-        float scale[4];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i)
-          scale[i] = byte_above(i < 2 ? row0 : row1, 2 * odd + (i & 1), 0x4A000000) - 2097184.0f;
-#pragma unroll
-        for (u32 n = 0; n < ROW_TILES; ++n) {
-          const Words2 b = x.operand(block, n);
-          Words2 l{};
-          if (two_planes) l = x.low_operand(block, n);
-          const float column0 = x.scale(block, n, 0), column1 = x.scale(block, n, 1);
-#pragma unroll
-          for (u32 half = 0; half < 2; ++half) {
-            i32 sums[4], low[4];
-            clear_sums(sums);
-            mma_s8s8_k16(sums, half ? a2 : a0, half ? a3 : a1, half ? b.y : b.x);
-            if (two_planes) {
-              clear_sums(low);
-              mma_s8s8_k16(low, half ? a2 : a0, half ? a3 : a1, half ? l.y : l.x);
-            }
-            add_scaled<two_planes>(scaled[n], sums, low, scale[half], scale[2 + half], column0, column1);
-          }
-        }
-      }
-    }
-    const u32 d = shared_word(tile + 3328 + g * 4);
+    add_pairs<type, two_planes>(scaled, tile, x, at, scales0, scales1, {});
     const float d0 = half_to_float((u16)d), d1 = half_to_float((u16)(d >> 16));
 #pragma unroll
     for (u32 n = 0; n < ROW_TILES; ++n)
@@ -189,12 +226,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
       for (u32 i = 0; i < 4; ++i) to[n][i] = multiply_add(i < 2 ? d0 : d1, scaled[n][i], to[n][i]);
   } else if constexpr (type == Q8_0) {
     const Words4 scales0 = shared_words4(tile + 4096 + g * 32), scales1 = shared_words4(tile + 4096 + g * 32 + 16);
-#pragma unroll
-    for (u32 b = 0; b < 8; ++b) {
-      const Words4 w = shared_words4(tile + b * 512 + lane * 16);
-      const u32 row0 = pick(scales0, b / 2) >> 16 * (b & 1), row1 = pick(scales1, b / 2) >> 16 * (b & 1);
-      add_block<true, two_planes>(to, x, at + b, w.x, w.y, w.z, w.w, half_to_float((u16)row0), half_to_float((u16)row1));
-    }
+    add_pairs<type, two_planes>(to, tile, x, at, scales0, scales1, {});
   } else {
     // Weights in floating point: the int8 activations are exact in half precision and in bfloat16.
     constexpr u32 blocks = type == F32 ? 2 : 4;
