@@ -66,3 +66,9 @@ def test_the_wheel_carries_its_licence_and_the_notice_of_the_training_data(insta
     (info,) = installed.glob("lib/python*/site-packages/draftline-*.dist-info")
     assert "Apache License" in (info / "licenses" / "LICENSE").read_text()
     assert (info / "licenses" / "NOTICE").stat().st_size > 0
+
+
+def test_the_wheel_carries_the_kernels_source(installed: Path, tmp_path: Path) -> None:
+    code = "from server.kernel.source import TEXTS, texts; print([name for name, text in texts() if text] == list(TEXTS))"
+    command = [installed / "bin" / "python", "-c", code]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout == "True\n"

@@ -33,4 +33,5 @@ class Cycles:
             self.at["given"][: len(given)] = torch.tensor(list(given), dtype=torch.int64)
         set_counts(self.at, external=int(given is not None))
         self._launch(self._plan(rows, drafts), self.at)
-        return [int(token) for token in self.at["accepted"][: count(self.at, "fold")]]
+        accepted: list[int] = self.at["accepted"][: count(self.at, "fold")].tolist()
+        return accepted
