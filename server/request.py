@@ -45,7 +45,8 @@ class StopRule(Protocol):
 class GenerationRequest:
     """One prompt in tokens, and when to stop.
 
-    ids: the whole prompt. checkpoints: token counts at which the recurrent state is worth keeping (prompt borders).
+    ids: the whole prompt. checkpoints: token counts at which the recurrent state is worth keeping (prompt borders);
+    the last of them is taken for the cursor.
     """
 
     ids: list[int]
@@ -63,7 +64,8 @@ class Counters:
     """What an answer cost. Tokens are counted, times are in milliseconds, rates in tokens per second.
 
     shared: the first tokens of the prompt that the cache held, up to the first that differed; those beyond ``reused``
-    were computed again, because the recurrent state could only go back to a checkpoint.
+    were computed again, because the recurrent state could only go back to one that was kept. prefilled: all tokens of
+    the prompt that were computed, in chunks or in steps.
     """
 
     prompt_tokens: int = 0

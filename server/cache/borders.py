@@ -1,40 +1,59 @@
-"""Where a prefill is cut, and where the recurrent state is kept: functions of the prompt's length and borders
-alone.
+"""How a prompt is computed, and where its states are kept: functions of its length and its borders alone.
 
-The recurrent state can't be truncated, so a prefix is reusable only up to a place where the state was kept.
-The same prompt is cut at the same places whether it starts cold or from a kept state, so both compute the
-same thing.
+A prompt begins in chunks (prefill) and ends in steps (decode), as the few tokens of a keystroke must be computed.
+Chunks are cut at multiples of the model's own chunk only, where a cut changes no bit, and a step's bits don't depend on
+the steps it runs with. So the bits of a state follow from the tokens and from where the steps begin, and a prompt that
+goes on from a kept state whose steps began there computes what it would have computed from its first token on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-CHUNK = 256
-"""Tokens a prefill call takes at most: how long a cancelled request can go on."""
+from server.model.delta_net import CHUNK
+
+CALL = 256
+"""Tokens a prefill call takes at most (a multiple of CHUNK): how long a cancelled request can go on."""
 SPACING = 512
-"""A checkpoint stands at every multiple of this many tokens (a multiple of CHUNK)."""
-TAIL = 32
-"""The checkpoint just before the cursor stands at a multiple of this many tokens."""
-TAIL_ROOM = 4
+"""A state is kept at every multiple of this many tokens (a multiple of CALL)."""
+NEAR = 16
+"""Where steps go on after a change near the cursor: a state is kept at the last multiple of this before it."""
+ROOM = 4
 """Typing changes the last few tokens before the cursor (a word grows into another token), not only what follows."""
 
 
-def prefill_borders(length: int, checkpoints: Iterable[int]) -> list[int]:
-    """The token counts, ascending, at which the prefill of ``length`` tokens is cut; the last is the end."""
-    if length <= 0:
-        return []
-    return sorted({*range(CHUNK, length, CHUNK), *checkpoint_borders(length, checkpoints)})
+def steps_begin(length: int, checkpoints: Iterable[int]) -> int:
+    """How many of a prompt's ``length`` tokens are computed in chunks: a multiple of CHUNK, less than ``length``.
 
-
-def checkpoint_borders(length: int, checkpoints: Iterable[int]) -> frozenset[int]:
-    """Those of the borders at which the state is kept.
-
-    They are the asked-for ``checkpoints``, multiples of SPACING, the end, and one a little before the last of
-    the asked-for ones (or the end): the state the next keystroke starts from.
+    The steps begin a little before the cursor, which is the last of the asked-for ``checkpoints`` if so little follows
+    it that it may be one, and else the end.
     """
+    return max(0, _cursor(length, checkpoints) - ROOM) // CHUNK * CHUNK
+
+
+def kept_states(length: int, checkpoints: Iterable[int]) -> frozenset[int]:
+    """The token counts at which the state is kept.
+
+    They are the end, where the steps begin and a little before the cursor; the asked-for ``checkpoints``, which move
+    to the multiple of CHUNK before them where tokens are computed in chunks; and multiples of SPACING there.
+    """
+    if length <= 0:
+        return frozenset()
     asked = {c for c in checkpoints if 0 < c < length}
-    last = max(asked, default=length)
-    tail = (last - TAIL_ROOM) // TAIL * TAIL
-    spaced = range(SPACING, length, SPACING)
-    return frozenset({*asked, *spaced, length, *([tail] if tail > 0 else [])})
+    begin = steps_begin(length, asked)
+    near = max(0, _cursor(length, asked) - ROOM) // NEAR * NEAR
+    moved = {c if c > begin else c // CHUNK * CHUNK for c in asked}
+    return frozenset({length, begin, near, *moved, *range(SPACING, begin, SPACING)} - {0})
+
+
+def prefill_cuts(length: int, checkpoints: Iterable[int]) -> list[int]:
+    """The token counts, ascending, at which prefill calls end; the last is where the steps begin. None if that is 0."""
+    asked = tuple(checkpoints)
+    begin = steps_begin(length, asked)
+    kept = {k for k in kept_states(length, asked) if k <= begin}
+    return sorted({*range(CALL, begin, CALL), *kept})
+
+
+def _cursor(length: int, checkpoints: Iterable[int]) -> int:
+    last = max((c for c in checkpoints if 0 < c < length), default=0)
+    return last if length - last < CHUNK else length

@@ -1,4 +1,4 @@
-"""The prefix cache: sequences kept as they were left, each with checkpoints of its recurrent state.
+"""The prefix cache: sequences kept as they were left, each with earlier states of it.
 
 A kept sequence owns its KV cache, and reuse takes the sequence over: nothing is copied while a document is
 typed in. Only where a request would throw away a long piece of another prompt, the sequence is copied first.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from server.cache.borders import checkpoint_borders, prefill_borders
+from server.cache.borders import kept_states, prefill_cuts, steps_begin
 
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel
@@ -22,38 +22,71 @@ if TYPE_CHECKING:
 
 WORTH_COPYING = 256
 """A request that differs from a kept sequence so many tokens before its end continues a copy of it."""
-SHORT = 8
-"""So few tokens are decoded, not prefilled: a chunk costs as much with one token as with all it can hold."""
+LONG_ANSWER = 128
+"""A prompt that goes on after an earlier answer would have it in chunks. Where more tokens than this would be computed
+again, they are taken as the answer's steps left them: the one case in which what was cached shows, in the rounding."""
+MIXED = -1
+"""In place of a number of tokens in chunks: chunks follow steps, which no prompt by itself would have."""
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """A checkpoint. chunked: how many of its tokens, from the first on, were computed in chunks; MIXED if not so."""
+
+    checkpoint: Checkpoint
+    chunked: int
+
+    @property
+    def length(self) -> int:
+        return self.checkpoint.length
+
+    @property
+    def nbytes(self) -> int:
+        return self.checkpoint.nbytes
 
 
 @dataclass
 class CachedSequence:
-    """A state that holds verified tokens only, and checkpoints of it in ascending order of length."""
+    """A state that holds verified tokens only, and earlier ones of it in ascending order of length.
+
+    chunked: as in ``KeptState``, of the state as it is; what follows these tokens was computed in steps.
+    """
 
     state: SequenceState
-    checkpoints: list[Checkpoint] = field(default_factory=list)
+    states: list[KeptState] = field(default_factory=list)
+    chunked: int = 0
     used: int = 0
 
-    def reusable(self, ids: Sequence[int]) -> int:
-        """How many of the first tokens of ``ids`` needn't be computed: up to a checkpoint, or all that is held."""
-        shared = common_length(self.state.tokens, ids)
-        if shared == len(self.state.tokens):
-            return shared
-        return max((c.length for c in self.checkpoints if c.length <= shared), default=0)
+    def reusable(self, ids: Sequence[int], begin: int) -> int:
+        """How many of the first tokens of ``ids``, whose steps begin after ``begin``, needn't be computed.
+
+        What is held of them was computed as they would be; only a long answer is taken as it is.
+        """
+        shared, held = common_length(self.state.tokens, ids), len(self.state.tokens)
+        fitting = (s.length for s in self.states if s.length <= shared and _fits(s.chunked, s.length, begin))
+        best = max(fitting, default=0)
+        whole = shared == held and (_fits(self.chunked, held, begin) or held - best > LONG_ANSWER)
+        return held if whole else best
 
     def cut(self, length: int) -> None:
         """Go back to the first ``length`` tokens, a value that ``reusable`` gave."""
         if length < len(self.state.tokens):
-            self.checkpoints = [c for c in self.checkpoints if c.length <= length]
-            self.state.restore(self.checkpoints[-1])
+            self.states = [s for s in self.states if s.length <= length]
+            self.state.restore(self.states[-1].checkpoint)
+            self.chunked = self.states[-1].chunked
 
-    def keep_checkpoint(self, length: int) -> None:
-        """Keep the recurrent state after ``length`` tokens: all, or some that the last decode passed."""
-        self.checkpoints.append(self.state.checkpoint(length))
+    def keep(self, length: int) -> None:
+        """Keep the state after ``length`` tokens: all, or some that the last decode passed."""
+        self.states.append(KeptState(self.state.checkpoint(length), min(self.chunked, length)))
 
     @property
     def nbytes(self) -> int:
-        return self.state.nbytes + sum(c.nbytes for c in self.checkpoints)
+        return self.state.nbytes + sum(s.nbytes for s in self.states)
+
+
+def _fits(chunked: int, length: int, begin: int) -> bool:
+    """Whether ``length`` tokens, ``chunked`` of them in chunks, took the way of a prompt whose steps begin there."""
+    return chunked == min(length, begin)
 
 
 class PrefixCache:
@@ -70,19 +103,21 @@ class PrefixCache:
         """How many of the first tokens of ``ids`` some kept sequence begins with: at least those that can be reused."""
         return max((common_length(kept.state.tokens, ids) for kept in self._kept), default=0)
 
-    def take(self, ids: Sequence[int]) -> tuple[CachedSequence, int]:
+    def take(self, ids: Sequence[int], checkpoints: Iterable[int] = ()) -> tuple[CachedSequence, int]:
         """The sequence to continue for the prompt ``ids``, and how many of its tokens it already holds.
 
-        The sequence's state holds exactly these tokens. It belongs to the caller until ``give_back``.
+        The sequence's state holds exactly these tokens. It belongs to the caller until ``give_back``. checkpoints: as
+        they are given to ``prefill_step``.
         """
         self._clock += 1
-        best = max(self._kept, key=lambda kept: (kept.reusable(ids), kept.used), default=None)
-        reused = best.reusable(ids) if best is not None else 0
+        begin = steps_begin(len(ids), checkpoints)
+        best = max(self._kept, key=lambda kept: (kept.reusable(ids, begin), kept.used), default=None)
+        reused = best.reusable(ids, begin) if best is not None else 0
         if best is None or reused == 0:
             return CachedSequence(self._new_state()), 0
         if len(best.state.tokens) - common_length(best.state.tokens, ids) > WORTH_COPYING:
             best.used = self._clock
-            best = CachedSequence(deepcopy(best.state), list(best.checkpoints))
+            best = CachedSequence(deepcopy(best.state), list(best.states), best.chunked)
         else:
             self._kept.remove(best)
         best.cut(reused)
@@ -101,15 +136,15 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept; a checkpoint that two sequences share counts once."""
-        shared = {id(c): c.nbytes for kept in self._kept for c in kept.checkpoints}
+        """Bytes of all that is kept; a state that two sequences share counts once."""
+        shared = {id(k): k.nbytes for sequence in self._kept for k in sequence.states}
         return sum(kept.state.nbytes for kept in self._kept) + sum(shared.values())
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def _drop_least(self) -> None:
-        """Drop the checkpoint or the sequence that saves the least prefill per byte.
+        """Drop the state or the sequence that saves the least prefill per byte.
 
         The sequence used last counts full, the one before it half, then a third: however long someone types in one
         document, another one doesn't lose more than its turn.
@@ -122,36 +157,40 @@ class PrefixCache:
             if worth < least:
                 least, victim = worth, (kept, None)
             before = 0
-            for index, checkpoint in enumerate(kept.checkpoints):
-                worth = (checkpoint.length - before) / (age * max(1, checkpoint.nbytes))
+            for index, state in enumerate(kept.states):
+                worth = (state.length - before) / (age * max(1, state.nbytes))
                 if worth < least:
                     least, victim = worth, (kept, index)
-                before = checkpoint.length
+                before = state.length
         kept, place = victim
         if place is None:
             self._kept.remove(kept)
         else:
-            del kept.checkpoints[place]
+            del kept.states[place]
 
 
 def prefill_step(model: HybridModel, sequence: CachedSequence, ids: Sequence[int], checkpoints: Iterable[int]) -> int:
-    """Compute the prompt's tokens up to the next border, or the last few to the end; keep the state where asked.
+    """Compute the prompt's tokens up to the next cut, or the next few in steps; keep the state where it is wanted.
 
     Returns how many tokens were computed; 0 when the state holds all of ``ids``.
     """
-    have = len(sequence.state.tokens)
-    asked = tuple(checkpoints)
-    border = next((b for b in prefill_borders(len(ids), asked) if b > have), None)
-    if border is None:
+    have, asked = len(sequence.state.tokens), tuple(checkpoints)
+    if have >= len(ids):
         return 0
-    if len(ids) - have <= SHORT:
-        border = len(ids)
-        _decode(model, sequence.state, ids[have:])
-    else:
+    begin = steps_begin(len(ids), asked)
+    if not _fits(sequence.chunked, have, begin):
+        sequence.chunked = MIXED
+    if have < begin:
+        border = next(cut for cut in prefill_cuts(len(ids), asked) if cut > have)
         model.prefill(list(ids[have:border]), sequence.state)
-    for length in sorted(checkpoint_borders(len(ids), asked)):
+        if sequence.chunked != MIXED:
+            sequence.chunked = border
+    else:
+        border = min(have + model.max_rows, len(ids))
+        _decode(model, sequence.state, ids[have:border])
+    for length in sorted(kept_states(len(ids), asked)):
         if have < length <= border:
-            sequence.keep_checkpoint(length)
+            sequence.keep(length)
     return border - have
 
 

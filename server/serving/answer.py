@@ -85,7 +85,7 @@ class Answer:
             return self._cycle(self._decoder)
         if self._sequence is None:
             self._shared = self._cache.shared(self._request.ids)
-            self._sequence, self._reused = self._cache.take(self._request.ids)
+            self._sequence, self._reused = self._cache.take(self._request.ids, self._request.checkpoints)
         self._prefill(self._sequence)
         if len(self._sequence.state.tokens) < len(self._request.ids):
             return None

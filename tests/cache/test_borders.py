@@ -1,37 +1,46 @@
 """Where prefills are cut and states are kept."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.cache.borders import CHUNK, SPACING, TAIL, TAIL_ROOM, checkpoint_borders, prefill_borders
+from server.cache.borders import CALL, CHUNK, NEAR, ROOM, SPACING, kept_states, prefill_cuts, steps_begin
 
 lengths = st.integers(1, 3000)
 asked = st.lists(st.integers(-5, 3200), max_size=6)
 
 
 @given(lengths, asked)
-def test_every_chunk_is_small_and_the_last_border_is_the_end(length: int, checkpoints: list[int]) -> None:
-    borders = prefill_borders(length, checkpoints)
-    assert borders[-1] == length
-    assert borders == sorted(set(borders))
-    assert all(0 < b - a <= CHUNK for a, b in zip([0, *borders], borders, strict=False))
+def test_chunks_are_whole_and_steps_few(length: int, checkpoints: list[int]) -> None:
+    begin = steps_begin(length, checkpoints)
+    assert begin % CHUNK == 0
+    assert 0 < length - begin <= 2 * CHUNK + ROOM
 
 
 @given(lengths, asked)
-def test_states_are_kept_at_borders_of_the_prefill(length: int, checkpoints: list[int]) -> None:
-    kept = checkpoint_borders(length, checkpoints)
-    assert kept <= set(prefill_borders(length, checkpoints))
-    assert {c for c in checkpoints if 0 < c <= length} <= kept
-    assert set(range(SPACING, length + 1, SPACING)) <= kept
+def test_every_prefill_call_is_small_and_cut_where_no_bit_changes(length: int, checkpoints: list[int]) -> None:
+    cuts = [0, *prefill_cuts(length, checkpoints)]
+    assert cuts[-1] == steps_begin(length, checkpoints)
+    assert all(0 < b - a <= CALL and b % CHUNK == 0 for a, b in pairwise(cuts))
+
+
+@given(lengths, asked)
+def test_states_are_kept_where_they_are_asked_for_or_at_the_chunk_before(length: int, checkpoints: list[int]) -> None:
+    kept, begin = kept_states(length, checkpoints), steps_begin(length, checkpoints)
+    assert {k for k in kept if k <= begin} <= set(prefill_cuts(length, checkpoints))
+    assert all((c if c > begin else c // CHUNK * CHUNK) in {0, *kept} for c in checkpoints if 0 < c < length)
+    assert set(range(SPACING, begin + 1, SPACING)) <= kept
     assert length in kept
 
 
 @given(lengths, asked)
 def test_a_state_is_kept_shortly_before_the_cursor(length: int, checkpoints: list[int]) -> None:
-    cursor = max((c for c in checkpoints if 0 < c < length), default=length)
-    before = [k for k in checkpoint_borders(length, checkpoints) if k <= cursor - TAIL_ROOM]
-    assert cursor < TAIL + TAIL_ROOM or max(before) > cursor - TAIL - TAIL_ROOM
+    last = max((c for c in checkpoints if 0 < c < length), default=0)
+    cursor = last if length - last < CHUNK else length
+    before = [k for k in kept_states(length, checkpoints) if k <= cursor - ROOM]
+    assert cursor < NEAR + ROOM or max(before) > cursor - NEAR - ROOM
 
 
 def test_nothing_to_prefill_has_no_borders() -> None:
-    assert prefill_borders(0, [3]) == []
+    assert (prefill_cuts(0, [3]), kept_states(0, [3]), steps_begin(0, [3])) == ([], frozenset(), 0)

@@ -5,8 +5,15 @@ import random
 import pytest
 from fake_model import FakeCheckpoint, FakeModel, FakeState
 
-from server.cache.borders import SPACING, checkpoint_borders
-from server.cache.prefix import SHORT, WORTH_COPYING, CachedSequence, PrefixCache, common_length, prefill_step
+from server.cache.borders import NEAR, ROOM, SPACING, kept_states, steps_begin
+from server.cache.prefix import (
+    LONG_ANSWER,
+    WORTH_COPYING,
+    CachedSequence,
+    PrefixCache,
+    common_length,
+    prefill_step,
+)
 
 PLENTY = 10**9
 
@@ -15,7 +22,7 @@ def serve(
     model: FakeModel, cache: PrefixCache, ids: list[int], checkpoints: tuple[int, ...] = (), answer: int = 0
 ) -> tuple[FakeState, int, int]:
     """Prefill ``ids`` and decode some tokens: the state, tokens reused and tokens prefilled."""
-    sequence, reused = cache.take(ids)
+    sequence, reused = cache.take(ids, checkpoints)
     assert sequence.state.tokens == ids[:reused], "the state holds exactly what is reused"
     prefilled = 0
     while step := prefill_step(model, sequence, ids, checkpoints):
@@ -36,13 +43,14 @@ def cold(model: FakeModel, ids: list[int], checkpoints: tuple[int, ...] = ()) ->
 def same(first: FakeState, second: FakeState) -> bool:
     return (
         first.tokens == second.tokens
+        and first.way == second.way
         and (first.recurrent, first.window, first.mtp) == (second.recurrent, second.window, second.mtp)
         and first.last_hidden.tolist() == second.last_hidden.tolist()
     )
 
 
 def check_warm_is_cold(model: FakeModel, seed: int = 0) -> None:
-    """Prompts that branch off each other everywhere give the state of a fresh prefill."""
+    """Prompts that branch off each other everywhere give the state of a fresh prefill, computed in the same way."""
     rng = random.Random(seed)
     cache = PrefixCache(model.new_state, 20000)
     prompts = [[rng.randrange(8) for _ in range(900)]]
@@ -70,7 +78,7 @@ class OneOff(FakeState):
         for token in self.tokens[:length][:-1]:
             before.step(token)
         kept = super().checkpoint(length)
-        return FakeCheckpoint(kept.length, before.recurrent, kept.window, kept.last_hidden)
+        return FakeCheckpoint(kept.length, before.recurrent, kept.window, kept.last_hidden, kept.way)
 
 
 class ForgetsWindow(FakeState):
@@ -110,8 +118,9 @@ def test_a_prompt_with_a_few_new_tokens_takes_one_pass_and_keeps_all_its_states(
     cache = PrefixCache(model.new_state, PLENTY)
     text = [i % 6 for i in range(200)]
     serve(model, cache, [*text, 7], (len(text),))
-    for new in range(1, SHORT):
+    for new in (1, 2, 3, 15, 9, 11):
         text += [new % 5] * new
+        assert steps_begin(len(text) + 1, (len(text),)) == 192
         model.rows_decoded, model.rows_prefilled = [], []
         state, _, prefilled = serve(model, cache, [*text, 7], (len(text),))
         assert (model.rows_decoded, model.rows_prefilled, prefilled) == ([new + 1], [], new + 1)
@@ -145,6 +154,22 @@ def test_an_answer_is_a_prefix_too() -> None:
     assert serve(model, cache, longer)[1:] == (110, 3)
 
 
+def test_a_short_answer_is_computed_as_the_prompt_it_became_and_a_long_one_is_taken_as_it_is() -> None:
+    model = FakeModel()
+    ids = [i % 7 for i in range(100)]
+    for answer, reused in ((40, 64), (LONG_ANSWER - 30, 100 + LONG_ANSWER - 30)):
+        cache = PrefixCache(model.new_state, PLENTY)
+        serve(model, cache, ids, answer=answer)
+        longer = ids + [t % 5 for t in range(answer)] + [1, 2, 3]
+        state, *counts = serve(model, cache, longer)
+        assert counts == [reused, len(longer) - reused]
+        assert (state.way == cold(model, longer).way) == (answer == 40)
+        other = [*longer[:-1], 6]
+        state, reused, _ = serve(model, cache, other)
+        assert same(state, cold(model, other)), "what nobody would compute so is not reused for another prompt"
+        assert reused == (128 if answer == 40 else 64)
+
+
 @pytest.mark.parametrize("changed", range(1, 5))
 def test_u34_typing_prefills_a_few_tokens_only(changed: int) -> None:
     """The last tokens before the cursor change while a word is typed; a marker follows the cursor."""
@@ -153,11 +178,13 @@ def test_u34_typing_prefills_a_few_tokens_only(changed: int) -> None:
     rng = random.Random(changed)
     text = [rng.randrange(6) for _ in range(1900)]
     serve(model, cache, [*text, 7], (len(text),), answer=20)
-    for _ in range(40):
+    for _ in range(80):
+        before = steps_begin(len(text) + 1, (len(text),))
         text = text[:-changed] + [rng.randrange(6) for _ in range(changed + 1)]
         _, reused, prefilled = serve(model, cache, [*text, 7], (len(text),), answer=20)
         assert reused + prefilled == len(text) + 1
-        assert prefilled <= 32 + 4 + 2 + 32
+        moved = steps_begin(len(text) + 1, (len(text),)) - before
+        assert prefilled <= (moved or NEAR) + ROOM + 2
 
 
 def test_two_documents_are_kept_side_by_side() -> None:
@@ -227,7 +254,7 @@ def test_checkpoints_stand_at_the_borders() -> None:
     ids = [i % 6 for i in range(1500)]
     while prefill_step(model, sequence, ids, (700, 1490)):
         pass
-    assert [c.length for c in sequence.checkpoints] == sorted(checkpoint_borders(1500, (700, 1490)))
+    assert [s.length for s in sequence.states] == sorted(kept_states(1500, (700, 1490)))
 
 
 def test_a_sequence_in_use_is_nobody_elses() -> None:

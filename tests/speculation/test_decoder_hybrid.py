@@ -7,7 +7,7 @@ import torch
 from oracle_drafter import AlwaysDraft, OracleDrafter
 from tiny_model import write_tiny_model
 
-from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
+from server.cache.prefix import CachedSequence, KeptState, PrefixCache, prefill_step
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
 from server.model.state import Checkpoint, SequenceState
@@ -191,7 +191,7 @@ def check_warm_is_cold(model: HybridModel) -> None:
         for ids, checkpoints in ((previous, (690, 1295)), ([*LONG[:at], *more], (at,))):
             texts = []
             for kept in (cache, PrefixCache(model.new_state, 0)):
-                sequence, reused = kept.take(ids)
+                sequence, reused = kept.take(ids, checkpoints)
                 prefilled = 0
                 while step := prefill_step(model, sequence, ids, checkpoints):
                     prefilled += step
@@ -215,10 +215,9 @@ def test_a_checkpoint_one_token_off_is_noticed(exact_model: HybridModel, monkeyp
         tokens = self.state.tokens[:length]
         before = exact_model.new_state()
         exact_model.prefill(tokens[:-1], before)
-        self.checkpoints.append(
-            Checkpoint(tuple(tokens), self.state.last_hidden, before.memory, torch.stack(before.conv))
-        )
+        one_off = Checkpoint(tuple(tokens), self.state.last_hidden, before.memory, torch.stack(before.conv))
+        self.states.append(KeptState(one_off, min(self.chunked, length)))
 
-    monkeypatch.setattr(CachedSequence, "keep_checkpoint", one_off)
+    monkeypatch.setattr(CachedSequence, "keep", one_off)
     with pytest.raises(AssertionError):
         check_warm_is_cold(exact_model)
