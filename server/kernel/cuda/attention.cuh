@@ -70,8 +70,10 @@ template <u32 m> struct AttentionArea {
   u32 limits[16 * m];  // of the chunk's positions, how many a query sees (if any: else nobody asks)
   Pass pass;
 };
-// Queries of a pass: 32 if there is room for them (more would need more registers than there are).
-constexpr u32 QUERY_TILES = GROUP >= 2 && sizeof(AttentionArea<2>) <= AREA_BYTES ? 2 : 1;
+// Queries of a pass: as many times 16 as there is room for, three at most (their sums stand in registers).
+constexpr u32 MOST_TILES = GROUP < 3 ? GROUP : 3;
+constexpr u32 QUERY_TILES = sizeof(AttentionArea<MOST_TILES>) <= AREA_BYTES ? MOST_TILES
+                            : GROUP >= 2 && sizeof(AttentionArea<2>) <= AREA_BYTES ? 2 : 1;
 constexpr u32 PASS_ROWS = 16 * QUERY_TILES / GROUP < MAX_ROWS ? 16 * QUERY_TILES / GROUP : MAX_ROWS;
 typedef AttentionArea<QUERY_TILES> QueryArea;
 // Keys and values on their way from the L2 cache: half of a warp's share of a tile. From device memory to there they are
@@ -507,8 +509,12 @@ DEVICE Progress run_pass(const Instruction& i, const Pass& pass) {
   a.prepare();
   sync_threads(2, WORKERS);
   if (i.queries != 0) {
-    if (p.count * GROUP <= 16) attend_pass<1>(a);
-    else if constexpr (QUERY_TILES == 2) attend_pass<2>(a);
+    const u32 tiles = (p.count * GROUP + 15) / 16;
+    if (tiles == 1) attend_pass<1>(a);
+    if constexpr (QUERY_TILES >= 2)
+      if (tiles == 2) attend_pass<2>(a);
+    if constexpr (QUERY_TILES >= 3)
+      if (tiles == 3) attend_pass<3>(a);
   }
   const Progress next = p.next;
   sync_threads(2, WORKERS);
