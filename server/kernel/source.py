@@ -26,14 +26,14 @@ TEXTS = (
 )
 """In this order they are one translation unit."""
 ENTRY = "cycle"
-THREADS = 448
+THREADS = 512
 """Of a block; there is one block on each SM."""
 
 SHARED_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024, 120: 99 * 1024}
 """Shared memory that a block may have, by architecture (compute capability as two digits, 9.0 is 90)."""
 FEW_ROWS = 8
 """Rows of the smaller variant of the kernel."""
-MATH_WARPS = 8
+MATH_WARPS = 12
 PARTIAL_FLOATS = 2 * MATH_WARPS * 20
 """Of a row: two slots of each math warp's sums."""
 BARRIER_BYTES = 8 * (4 + 10)

@@ -27,7 +27,7 @@ DEVICE = HERE.parents[1] / "server" / "kernel" / "cuda"
 FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
 """Most of a small test's time is compilation: with -O2 it takes twice as long as with -O1."""
 FAILURE_BYTES = 1 << 16
-THREADS = 448
+THREADS = 512
 
 
 class EmulationError(Exception):

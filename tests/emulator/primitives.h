@@ -75,7 +75,7 @@ struct Patience {
   u32 polls = 0;
   u64 since = 0;
 };
-inline void poll(Patience& p, u32*, u32 where) {
+inline void poll(Patience& p, const Launch&, u32 where) {
   p.polls++;
   emulator::current->where = where;
   emulator::wait(emulator::POLL);
@@ -86,7 +86,7 @@ inline void poll(Patience& p, u32*, u32 where) {
 inline void barrier_init(u64* b, u32 arrivals) { emulator::new_barrier(b, arrivals); }
 inline void barrier_arrive(u64* b) { emulator::arrive(emulator::current->warp->block, emulator::barrier_index(b), 0); }
 inline bool barrier_done(u64* b, u32 parity) { return emulator::is_over(emulator::barrier_index(b), parity); }
-inline void barrier_wait(u64* b, u32 parity, u32*, u32 where) {
+inline void barrier_wait(u64* b, u32 parity, const Launch&, u32 where) {
   u32 index = emulator::barrier_index(b);
   while (!emulator::is_over(index, parity)) {
     emulator::current->on = index;

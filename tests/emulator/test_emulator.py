@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) faults(Test p) {
   }
   if (p.mode == OVERWRITTEN && t == 40) *full = 12;
   if (p.mode == TOO_MANY && t == 40) barrier_arrive(full), barrier_arrive(full), barrier_arrive(full);
-  if (p.mode != EARLY) barrier_wait(full, 0, nullptr, 5);
+  if (p.mode != EARLY) barrier_wait(full, 0, Launch{}, 5);
   float sum = 0;
   if (warp < MATH_WARPS) sum = sum_of(shared<float>(1024));
   if (p.mode == HALF_A_WARP && warp == 3 && lane < 5) sync_warp();
@@ -51,9 +51,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) faults(Test p) {
     fence_gpu();
     add_release(p.counter, 1);
     Patience patience;
-    while (load_relaxed(p.counter) < sm_count() + (p.mode == NOBODY)) poll(patience, nullptr, 17);
+    while (load_relaxed(p.counter) < sm_count() + (p.mode == NOBODY)) poll(patience, Launch{}, 17);
   }
-  if (p.mode == EARLY) barrier_wait(full, 0, nullptr, 6);
+  if (p.mode == EARLY) barrier_wait(full, 0, Launch{}, 6);
   sync_threads(2, THREADS);
   if (p.mode == HANGING && warp == PRODUCER_WARP) {
     load_begin(full, 16);

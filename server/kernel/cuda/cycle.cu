@@ -14,7 +14,7 @@ DEVICE void arrive(const Launch& l) { add_release(l.barrier, 1); }
 DEVICE void wait_for_grid(const Launch& l, u32 index) {
   const u32 arrivals = ((u32)l.epoch + index) * sm_count();
   Patience patience;
-  while ((i32)(load_relaxed(l.barrier) - arrivals) < 0) poll(patience, l.fault, AT_GRID);
+  while ((i32)(load_relaxed(l.barrier) - arrivals) < 0) poll(patience, l, AT_GRID);
   fence_gpu();
 }
 
@@ -30,7 +30,7 @@ DEVICE void copy_instruction(const Launch& l, u32 index) {
   if ((thread_index() & 31) == 0) barrier_arrive(&barriers().copied[index & 1]);
 }
 DEVICE const Instruction& instruction(const Launch& l, u32 index) {
-  barrier_wait(&barriers().copied[index & 1], index >> 1 & 1, l.fault, AT_COPIED);
+  barrier_wait(&barriers().copied[index & 1], index >> 1 & 1, l, AT_COPIED);
   return here(index).instruction;
 }
 
@@ -72,25 +72,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
     for (u32 index = 0; index < l.count; ++index) {
       const Instruction& i = instruction(l, index);
       const u32 rows = row_count(i, behind);
+      const bool math = warp < MATH_WARPS;
       stamp(l, index, 0);
+      if (math && streams(i)) {
+        turns = multiply(i, l, rows, turns);
+        continue;
+      }
+      barrier_wait(&b.go, index & 1, l, AT_GO);
+      stamp(l, index, 1);
       if (streams(i)) {
-        if (warp < MATH_WARPS) {
-          turns = multiply(i, l, rows, turns);
-          continue;
-        }
-        barrier_wait(&b.go, index & 1, l.fault, AT_GO);
-        stamp(l, index, 1);
         turns = finish(i, l, index, rows, length, turns);
         stamp(l, index, 2);
         fence_loads();
         sync_threads(8, 32 * EPILOGUE_WARPS);
       } else {
-        barrier_wait(&b.go, index & 1, l.fault, AT_GO);
-        stamp(l, index, 1);
-        run_on_workers(i, l, rows);
-        stamp(l, index, 2);
+        if (math) run_on_workers(i, l, rows);
         fence_loads();
-        sync_threads(9, WORKERS);
+        sync_threads(9, WORKERS + 32 * EPILOGUE_WARPS);
+        stamp(l, index, 2);
       }
       if (thread_index() == 32 * MATH_WARPS) arrive(l);
       stamp(l, index, 3);

@@ -1,7 +1,7 @@
 // Phases that stream matrices: four kinds of warps walk an SM's tiles in the same order.
 //
 // The producer streams tiles into the ring, over the phases of the whole launch, and waits for nothing but room. The
-// loader brings the phase's input, in windows of columns. Math warps take every eighth tile and leave their sums of a
+// loader brings the phase's input, in windows of columns. Math warps take the tiles in turn and leave their sums of a
 // portion in a slot. Epilogue warps add the slots up, finish groups of outputs, and hand them on.
 
 DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <= HEAD; }
@@ -10,18 +10,19 @@ DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <
 struct Portion {
   u32 strip, matrix, group;
   u32 first, count;  // tiles within the matrix' part of the group
+  u32 before;        // tiles of the range before it
   bool closes;       // its last tile is the group's last
 };
 
 // An SM's portions of an instruction, in order.
 struct Portions {
   const Instruction* i;
-  u32 at, stop;
+  u32 start, at, stop;
   u32 strip = 0, strip_begin = 0, group = 0;
   u32 rest = 0, after = 0;  // tiles of the group before the newest portion, and with it
   u32 whole = 0, gate = 0;  // tiles of a group, and of its first matrix
 
-  DEVICE Portions(const Instruction* i, Range range) : i(i), at(range.start), stop(range.stop) {
+  DEVICE Portions(const Instruction* i, Range range) : i(i), start(range.start), at(range.start), stop(range.stop) {
     if (at >= stop) return;
     measure();
     while (at >= strip_begin + whole * (u32)i->strip[strip].groups) next_strip();
@@ -51,6 +52,7 @@ struct Portions {
     rest = after;
     p.strip = strip;
     p.group = group;
+    p.before = at - start;
     p.matrix = rest >= gate;
     p.first = p.matrix ? rest - gate : rest;
     const u32 room = (p.matrix ? whole : gate) - rest;
@@ -126,7 +128,7 @@ ROLE void produce(const Launch& l) {
   for (u32 s = 0; s < AHEAD; ++s)
     if (const u32 bytes = ahead.next(from)) prefetch(from, bytes);
   while (const u32 bytes = stream.next(from)) {
-    barrier_wait(&b.stage_empty[turn.slot], turn.parity ^ 1, l.fault, AT_STAGE_EMPTY);
+    barrier_wait(&b.stage_empty[turn.slot], turn.parity ^ 1, l, AT_STAGE_EMPTY);
     load_begin(&b.stage_full[turn.slot], bytes);
     load_stream(shared<u8>(RING_OFFSET + turn.slot * STAGE_BYTES), from, bytes, &b.stage_full[turn.slot], policy);
     load_end(&b.stage_full[turn.slot]);
@@ -171,7 +173,7 @@ struct Loader {
     const u32 begin = window * w.size, blocks = w.blocks - begin < w.size ? w.blocks - begin : w.size;
     u8* to = shared<u8>(w.offset(turn.slot));
     u64* full = &b.window_full[turn.slot];
-    barrier_wait(&b.window_empty[turn.slot], turn.parity ^ 1, l.fault, AT_WINDOW_EMPTY);
+    barrier_wait(&b.window_empty[turn.slot], turn.parity ^ 1, l, AT_WINDOW_EMPTY);
     load_begin(full, blocks * w.rows * (w.low ? 72 : 40));
     load(to, i.input.values + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
     load(to + w.size * w.rows * 32, i.input.scales + begin * w.rows, blocks * w.rows * 4, full);
@@ -282,7 +284,7 @@ struct Math {
     else take_planes<type, false>(i, l, w, p, x, current, sums);
   }
 
-  // This warp's tiles of a portion: the warp's own index, and every eighth from there on.
+  // This warp's tiles of a portion: the warps take an SM's tiles in turn.
   template <u32 type, bool two_planes>
   DEVICE void take_planes(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x,
                           u32& current, Products& sums) {
@@ -291,10 +293,10 @@ struct Math {
     const Strip& s = i.strip[p.strip];
     const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
     Barriers& b = barriers();
-    u32 mine = thread_index() / 32;
+    u32 mine = (thread_index() / 32 + MATH_WARPS - p.before % MATH_WARPS) % MATH_WARPS;
     for (u32 begin = 0; begin < p.count; begin += most) {
       const u32 end = begin + most < p.count ? begin + most : p.count;
-      barrier_wait(&b.stage_full[stage.slot], stage.parity, l.fault, AT_STAGE_FULL);
+      barrier_wait(&b.stage_full[stage.slot], stage.parity, l, AT_STAGE_FULL);
       for (; mine < end; mine += MATH_WARPS) {
         const u32 block = (p.first + mine >> tile_shift) * tile_blocks;
         while (block - x.block >= w.size) advance(i, l, w, ++current, x);
@@ -313,8 +315,8 @@ struct Math {
   DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
     Barriers& b = barriers();
     if (holds) release();
-    if (i.segments > 1) barrier_wait(&b.window_ready[window.slot], window.parity, l.fault, AT_WINDOW_READY);
-    else barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
+    if (i.segments > 1) barrier_wait(&b.window_ready[window.slot], window.parity, l, AT_WINDOW_READY);
+    else barrier_wait(&b.window_full[window.slot], window.parity, l, AT_WINDOW_FULL);
     const u32 at = w.offset(window.slot);
     x.block = index * w.size;
     const u32 lane = thread_index() & 31;
@@ -336,7 +338,7 @@ struct Math {
   DEVICE void leave(const Products& sums, const Launch& l) {
     Barriers& b = barriers();
     const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
-    barrier_wait(&b.partial_empty[partial.slot], partial.parity ^ 1, l.fault, AT_PARTIAL_EMPTY);
+    barrier_wait(&b.partial_empty[partial.slot], partial.parity ^ 1, l, AT_PARTIAL_EMPTY);
     float* to = shared<float>(PARTIALS_OFFSET) + (partial.slot * MATH_WARPS + thread_index() / 32) * PARTIAL_WARP;
 #pragma unroll
     for (u32 n = 0; n < ROW_TILES; ++n) {
@@ -360,9 +362,9 @@ ROLE u32 multiply(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
 
 // ---------------------------------------------------------------- epilogue
 
-// A warp finishes columns (rows of activations) e, e + 4, ... for all outputs of a group: lane = output.
+// Each warp finishes every other column (row of activations) for all outputs of a group: lane = output.
 struct Epilogue {
-  static constexpr u32 MINE = 2 * ROW_TILES;  // columns of a warp at most
+  static constexpr u32 MINE = COLUMNS / EPILOGUE_WARPS;  // columns of a warp at most
 
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;
@@ -420,7 +422,7 @@ struct Epilogue {
   // factor = 1 / sqrt(mean of x^2 + eps), of each row; of rows with several norms to shared memory.
   DEVICE void read_factors(const Instruction& i, const Launch& l, u32 rows) {
     if (!i.squares) return;
-    barrier_wait(&barriers().squares_full, squares_parity, l.fault, AT_SQUARES);
+    barrier_wait(&barriers().squares_full, squares_parity, l, AT_SQUARES);
     squares_parity ^= 1;
     const u32 lane = thread_index() & 31, blocks = (u32)i.blocks, segments = (u32)i.segments, part = blocks / segments;
     const float* squares = shared<float>(SQUARES_OFFSET);
@@ -456,7 +458,7 @@ struct Epilogue {
       if (index == current) continue;
       current = index;
       if (segments > 1) {
-        barrier_wait(&b.window_full[window.slot], window.parity, l.fault, AT_WINDOW_FULL);
+        barrier_wait(&b.window_full[window.slot], window.parity, l, AT_WINDOW_FULL);
         scale_window(i, w, index);
         sync_warp();
         if ((thread_index() & 31) == 0) barrier_arrive(&b.window_ready[window.slot]);
@@ -510,7 +512,7 @@ struct Epilogue {
     Barriers& b = barriers();
     const Strip& s = i.strip[p.strip];
     const u32 lane = thread_index() & 31, tiles = (u32)s.row_tiles;
-    barrier_wait(&b.partial_full[partial.slot], partial.parity, l.fault, AT_PARTIAL_FULL);
+    barrier_wait(&b.partial_full[partial.slot], partial.parity, l, AT_PARTIAL_FULL);
     const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
@@ -521,7 +523,7 @@ struct Epilogue {
       for (u32 c = 0; c < MINE; ++c) {
         if (column(c) >= rows) continue;
         float sum = 0;
-        for (u32 w = (tile + MATH_WARPS - p.first % tiles) % tiles; w < MATH_WARPS; w += tiles)
+        for (u32 w = (tile + MATH_WARPS - p.first % tiles + p.before % tiles) % tiles; w < MATH_WARPS; w += tiles)
           sum += from[w * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15)];
         if (s.matrices == 2 ? p.matrix : half) outputs[1][c] = sum;
         else outputs[0][c] = sum;
@@ -562,7 +564,7 @@ struct Epilogue {
       if (range.start == range.stop) continue;
       if ((thread_index() & 31) == 0) {
         Patience patience;
-        while ((i32)(load_relaxed(l.handed + sm * 32) - ((u32)l.epoch + index + 1)) < 0) poll(patience, l.fault, AT_HANDED);
+        while ((i32)(load_relaxed(l.handed + sm * 32) - ((u32)l.epoch + index + 1)) < 0) poll(patience, l, AT_HANDED);
         fence_gpu();
       }
       sync_warp();

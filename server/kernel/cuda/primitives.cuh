@@ -24,15 +24,13 @@ DEVICE void sync_threads(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" 
 // ---- waiting. A wait that takes longer than two seconds sets *fault and ends the launch.
 DEVICE u64 nanoseconds() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
 struct Patience {
-  u32 polls = 0;
   u64 since = 0;
 };
-DEVICE void poll(Patience& p, u32* fault, u32 where) {
-  if ((++p.polls & 1023) != 0) return;
-  u64 now = nanoseconds();
+DEVICE void poll(Patience& p, const Launch& l, u32 where) {
+  const u64 now = nanoseconds();
   if (p.since == 0) p.since = now;
   if (now - p.since > 2000000000ull) {
-    *fault = where | (sm_index() << 8);
+    *l.fault = where | (sm_index() << 8);
     asm volatile("fence.acq_rel.sys; trap;" ::: "memory");
   }
 }
@@ -44,11 +42,12 @@ DEVICE void barrier_init(u64* b, u32 arrivals) {
 DEVICE void barrier_arrive(u64* b) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address(b)) : "memory");
 }
-// Whether the phase with this parity is over.
+// Whether the phase with this parity is over. From sm_90 on the warp sleeps meanwhile, a millisecond at most: polling
+// would take issue slots from those who have something to do.
 DEVICE bool barrier_done(u64* b, u32 parity) {
   u32 done;
 #if ARCH >= 90
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2, 1000000; selp.u32 %0, 1, 0, p; }"
                : "=r"(done) : "r"(address(b)), "r"(parity) : "memory");
 #else
   asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
@@ -58,9 +57,9 @@ DEVICE bool barrier_done(u64* b, u32 parity) {
 }
 // By a whole warp. No lane goes on before all have seen the end of the phase: what the first ones do then may let the
 // barrier move on so far that the last ones would wait for ever.
-DEVICE void barrier_wait(u64* b, u32 parity, u32* fault, u32 where) {
+DEVICE void barrier_wait(u64* b, u32 parity, const Launch& l, u32 where) {
   Patience p;
-  while (!barrier_done(b, parity)) poll(p, fault, where);
+  while (!barrier_done(b, parity)) poll(p, l, where);
   sync_warp();
 }
 

@@ -15,10 +15,10 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 constexpr u32 MAX_ROWS = 16, RING = 32, BLOCK = 32, KV_GRANULE = 64;
-constexpr u32 MATH_WARPS = 8, EPILOGUE_WARPS = 4, WORKERS = 32 * (MATH_WARPS + EPILOGUE_WARPS);
-// Warps 0..7 multiply, 8..11 finish outputs (both together are the workers of the other instructions), 12 loads
-// activations and waits for the grid, 13 streams weights.
-constexpr u32 LOADER_WARP = 12, PRODUCER_WARP = 13, THREADS = 14 * 32;
+constexpr u32 MATH_WARPS = 12, EPILOGUE_WARPS = 2, WORKERS = 32 * MATH_WARPS;
+// Warps 0..11 multiply (and are the workers of the instructions that stream nothing), 12 and 13 finish outputs, 14 loads
+// activations and waits for the grid, 15 streams weights. So each of an SM's four schedulers has three math warps.
+constexpr u32 LOADER_WARP = 14, PRODUCER_WARP = 15, THREADS = 16 * 32;
 
 enum Kind : u64 { EMBED, MTP_INPUT, PROJECT, RESIDUAL, GATE_UP, HEAD, DELTA_RULE, ATTENTION, ATTENTION_REDUCE, VERIFY };
 enum RowsKind : u64 { ROWS_VERIFY, ROWS_BEHIND, ROWS_ONE };
