@@ -63,3 +63,18 @@ def square_sums(x: Tensor, segments: int = 1) -> Tensor:
 def row_products(x: Tensor, matrix: Tensor) -> Tensor:
     """x [T, K], matrix [N, K] -> [T, N], a row at a time: its bits don't depend on the rows beside it."""
     return torch.cat([row @ matrix.t() for row in x[:, None].unbind(0)])
+
+
+def multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a · b + c; of float32 to the bit what a GPU's fused operation gives, which rounds once."""
+    if c.dtype != torch.float32:
+        return a * b + c
+    product, addend = a.double() * b.double(), c.double()  # exact
+    total = product + addend
+    back = total - product
+    lost = (product - (total - back)) + (addend - back)
+    # What the sum in float64 has lost decides only ties of the next rounding: an odd last bit stands for it.
+    bits = total.view(torch.int64)
+    step = torch.where((lost > 0) == (total > 0), 1, -1)
+    bits = torch.where((lost != 0) & (bits & 1 == 0), bits + step, bits)
+    return bits.view(torch.float64).float()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from server.kernel.arithmetic import Arithmetic, square_sums
+from server.kernel.arithmetic import Arithmetic, multiply_add, square_sums
 from server.kernel.instructions import Attention, AttentionReduce, DeltaRule, chunk_positions
 from server.kernel.model import KernelModel
 from server.kernel.sequence import Buffers, count, folded_memory, ring_slots
@@ -49,7 +49,7 @@ class DeltaMixer:
             memory = memory * decay[row, :, None, None]
             predicted = (memory * key[row, :, None, :]).sum(-1)
             delta = beta[row, :, None] * (value[row] - predicted)
-            memory = memory + delta[:, :, None] * key[row, :, None, :]
+            memory = multiply_add(delta[:, :, None], key[row, :, None, :], memory)
             out[row] = (memory * query[row, :, None, :]).sum(-1)
             at[f"{block}.deltas"][slots[row]] = delta
         at[f"{block}.keys"][slots] = key[:, : c.key_heads]

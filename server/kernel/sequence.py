@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from server.kernel.arithmetic import multiply_add
 from server.kernel.buffers import COUNTS, MAX_ROWS, RING
 from server.model.config import ModelConfig
 from server.model.state import KeyValueCache, SequenceState
@@ -118,7 +119,7 @@ def folded_memory(at: Buffers, i: int, positions: Iterable[int]) -> Tensor:
     for slot in ring_slots(positions).tolist():
         key, delta, decay = (at[f"blk.{i}.{name}"][slot] for name in ("keys", "deltas", "decays"))
         keys = key.repeat(memory.shape[0] // key.shape[0], 1)
-        memory = memory * decay[:, None, None] + delta[:, :, None] * keys[:, None, :]
+        memory = multiply_add(delta[:, :, None], keys[:, None, :], memory * decay[:, None, None])
     return memory
 
 

@@ -3,7 +3,7 @@
 import torch
 from small_models import Small, prompt_of
 
-from server.kernel.sequence import Buffers, count, ring_slots
+from server.kernel.sequence import Buffers, count, folded_memory, ring_slots
 from server.model.hybrid import HybridModel
 
 PROMPT = prompt_of(40)
@@ -29,6 +29,13 @@ def recurrent(small: Small, at: Buffers) -> list[torch.Tensor]:
         found += [at[f"{block}.memory"], at[f"{block}.conv"][window]]
         found += [at[f"{block}.{name}"][kept] for name in ("keys", "deltas", "decays")]
     return found
+
+
+def folded(small: Small, at: Buffers) -> dict[str, torch.Tensor]:
+    """Memories with the rows that they don't hold yet, as `hand_back` makes them."""
+    c, length, fold = small.model.config, count(at, "length"), count(at, "fold")
+    layers = (i for i, is_recurrent in enumerate(c.recurrent) if is_recurrent)
+    return {f"blk.{i}.memory": folded_memory(at, i, range(length - fold, length)) for i in layers}
 
 
 def cached(small: Small, at: Buffers, ready: int) -> list[torch.Tensor]:
@@ -67,7 +74,9 @@ def check_text_and_state(
             assert set(kept) == {right + 1}
             if len(text) not in plain:
                 plain[len(text)] = small.generate(PROMPT, len(text) + 1)[1]
+            by_host = folded(small, at)
             small.cycles(at).cycle(0)  # folds in what the last launch kept
+            assert all(torch.equal(memory, at[name]) for name, memory in by_host.items())
             expected, ready = plain[len(text)], count(at, "length") - count(at, "behind") + 1
             ours, theirs = (recurrent(small, x) + cached(small, x, ready) for x in (at, expected))
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
