@@ -59,6 +59,27 @@ template <class T> inline T shuffle(T v, u32 lane, LINE) {
 template <class T> inline T shuffle_xor(T v, u32 mask, LINE) {
   return shuffle(v, emulator::current->lane ^ mask, line);
 }
+struct Reduced {
+  u32 value, result;
+};
+inline i32 sum_of_lanes(i32 v, LINE) {
+  Reduced mine = {(u32)v, 0};
+  emulator::collective("sum_of_lanes", line, mine, [](emulator::Collective all) {
+    u32 sum = 0;
+    for (u32 i = 0; i < 32; i++) sum += all.of<Reduced>(i).value;
+    for (u32 i = 0; i < 32; i++) all.of<Reduced>(i).result = sum;
+  });
+  return (i32)mine.result;
+}
+inline u32 greatest_of_lanes(u32 v, LINE) {
+  Reduced mine = {v, 0};
+  emulator::collective("greatest_of_lanes", line, mine, [](emulator::Collective all) {
+    u32 most = 0;
+    for (u32 i = 0; i < 32; i++) most = std::max(most, all.of<Reduced>(i).value);
+    for (u32 i = 0; i < 32; i++) all.of<Reduced>(i).result = most;
+  });
+  return mine.result;
+}
 inline void sync_threads(u32 id, u32 threads) {
   if (id == 0 || id > 15) emulator::fail("barrier %u: they are 1 to 15", id);
   emulator::sync_named(id, threads);

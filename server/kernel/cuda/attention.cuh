@@ -191,8 +191,7 @@ struct Attention {
     }
   }
 
-  DEVICE void norm_and_rotate(Vector& x, bool query, u32 row) const {
-    const float* weight = query ? i.q_norm : i.k_norm;
+  DEVICE void norm_and_rotate(Vector& x, const Vector& query_weight, const Vector& key_weight, bool query, u32 row) const {
     float squares = 0.0f;
 #pragma unroll
     for (u32 e = 0; e < (HEAD_DIM + 63) / 64; ++e)
@@ -206,7 +205,7 @@ struct Attention {
 #pragma unroll
       for (u32 k = 0; k < 2; ++k) {
         const u32 d = dim(e) + k;
-        if (d < HEAD_DIM) x.v[e][k] = x.v[e][k] * factor * weight[d];
+        x.v[e][k] = x.v[e][k] * factor * (query ? query_weight : key_weight).v[e][k];
         if (d < ROPE_DIMS) vector[d] = x.v[e][k];
       }
     sync_warp();
@@ -270,7 +269,9 @@ struct Attention {
       const u32 row = thread_index() / GROUP, end = row < p.count ? p.position(p.first + row) + 1 : p.stop;
       area.limits[thread_index()] = (end < p.stop ? end : p.stop) - p.start;
     }
-    Vector x, next;
+    Vector x, next, query_weight, key_weight;
+    load_vector(query_weight, i.queries != 0 ? i.q_norm : i.k_norm);
+    load_vector(key_weight, i.k_norm);
     load_vector_of(x, worker_warp());
     load_vector_of(next, worker_warp() + WORKER_WARPS);
     prepare_rotations(p);
@@ -278,7 +279,8 @@ struct Attention {
 #pragma unroll 1
     for (u32 n = worker_warp(); n < vectors(); n += WORKER_WARPS) {
       const u32 queries = p.count * GROUP, key = n - queries;
-      if (n < queries + new_keys()) norm_and_rotate(x, n < queries, n < queries ? p.first + n / GROUP : p.row_of(p.new_start + key));
+      const u32 row = n < queries ? p.first + n / GROUP : p.row_of(p.new_start + key);
+      if (n < queries + new_keys()) norm_and_rotate(x, query_weight, key_weight, n < queries, row);
       if (n < queries) keep_query(x, n);
       else if (key < new_keys()) keep_new(x, i.cache_k + p.cached(i, p.new_start + key));
       else keep_new(x, i.cache_v + p.cached(i, p.new_start + key - new_keys()));

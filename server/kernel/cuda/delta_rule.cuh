@@ -116,7 +116,13 @@ struct DeltaItem {
       log_decay = i.log_decay[head];
       bias = i.time_bias[head];
     }
-    float window[ROUNDS][WINDOW];
+    float tap[ROUNDS][CONV_TAPS], window[ROUNDS][WINDOW];
+#pragma unroll
+    for (u32 n = 0; n < ROUNDS; ++n) {
+      u32 c = thread + n * ITEM_THREADS;
+#pragma unroll
+      for (u32 k = 0; k < CONV_TAPS; ++k) tap[n][k] = c < 2 * STATE + width ? i.taps[channel(c) * CONV_TAPS + k] : 0.0f;
+    }
 #pragma unroll
     for (u32 n = 0; n < ROUNDS; ++n) {
       u32 c = thread + n * ITEM_THREADS;
@@ -131,15 +137,12 @@ struct DeltaItem {
     for (u32 n = 0; n < ROUNDS; ++n) {
       u32 c = thread + n * ITEM_THREADS;
       if (c >= 2 * STATE + width) continue;
-      float tap[CONV_TAPS];
-#pragma unroll
-      for (u32 k = 0; k < CONV_TAPS; ++k) tap[k] = i.taps[channel(c) * CONV_TAPS + k];
 #pragma unroll
       for (u32 row = 0; row < ROW_CHUNK; ++row) {
         if (row >= count) break;
-        float x = window[n][row] * tap[0];
+        float x = window[n][row] * tap[n][0];
 #pragma unroll
-        for (u32 k = 1; k < CONV_TAPS; ++k) x = multiply_add(window[n][row + k], tap[k], x);
+        for (u32 k = 1; k < CONV_TAPS; ++k) x = multiply_add(window[n][row + k], tap[n][k], x);
         x = silu(x);
         if (c < 2 * STATE) area.query_key[row][c / STATE][c % STATE] = x;
         else area.value[row][c - 2 * STATE] = x;
@@ -195,6 +198,7 @@ struct DeltaItem {
   DEVICE void run() const {
     Memory s;
     float z[2];
+    const float weight = thread % 32 < width ? i.gate_norm[slice * BLOCK + thread % 32] : 0.0f;
     stage_fold(length - folded, chunk(folded));
     stage(0, z);
     load_memory(s, stored());  // by now it is in the L2 cache
@@ -202,14 +206,14 @@ struct DeltaItem {
     normalise(0, chunk(rows));
     if (folded != 0) fold_rows(s);
     sync();
-    compute(s, 0, z);
+    compute(s, 0, z, weight);
     if constexpr (ROW_TILES * 8 > ROW_CHUNK) {
       for (u32 first = ROW_CHUNK; first < rows; first += ROW_CHUNK) {
         stage(first, z);
         sync();
         normalise(first, chunk(rows - first));
         sync();
-        compute(s, first, z);
+        compute(s, first, z, weight);
       }
     }
   }
@@ -233,7 +237,7 @@ struct DeltaItem {
     stage_rows(first, count);
   }
 
-  DEVICE void compute(Memory& s, u32 first, const float (&z)[2]) const {
+  DEVICE void compute(Memory& s, u32 first, const float (&z)[2], float weight) const {
     u32 count = chunk(rows - first);
     for (u32 row = 0; row < count; ++row) {
       float x[KEY_QUADS][4];
@@ -253,7 +257,7 @@ struct DeltaItem {
 #pragma unroll
     for (u32 n = 0; n < 2; ++n) {
       u32 row = thread / 32 + 4 * n, v = thread % 32;
-      if (row < count) hand_on(first + row, v < width ? area.out[row][v] : 0.0f, v, z[n]);
+      if (row < count) hand_on(first + row, v < width ? area.out[row][v] : 0.0f, weight, z[n]);
     }
   }
 
@@ -279,12 +283,11 @@ struct DeltaItem {
   }
 
   // o w silu(z) of a row as int8, and the sum of o^2: by a warp.
-  DEVICE void hand_on(u32 row, float o, u32 v, float z) const {
+  DEVICE void hand_on(u32 row, float o, float weight, float z) const {
     u32 block = head * SLICES + slice;
-    float weight = v < width ? i.gate_norm[slice * BLOCK + v] : 0.0f;
     quantise_block(o * weight * silu(z), i.output, block, row, rows);
     float squares = warp_sum(o * o);
-    if (v == 0) i.output_squares[row * (VALUE_HEADS * SLICES) + block] = squares;
+    if (lane_index() == 0) i.output_squares[row * (VALUE_HEADS * SLICES) + block] = squares;
   }
 };
 

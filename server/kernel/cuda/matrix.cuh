@@ -296,6 +296,10 @@ struct Math {
     u32 mine = (thread_index() / 32 + MATH_WARPS - p.before % MATH_WARPS) % MATH_WARPS;
     for (u32 begin = 0; begin < p.count; begin += most) {
       const u32 end = begin + most < p.count ? begin + most : p.count;
+      // Windows are given up by warps that have no tile there, too: the loader waits for all of them, and a ring of few
+      // tiles for those that wait for the loader.
+      const u32 reached = (p.first + begin >> tile_shift) * tile_blocks;
+      while (reached - x.block >= w.size) advance(i, l, w, ++current, x);
       barrier_wait(&b.stage_full[stage.slot], stage.parity, l, AT_STAGE_FULL);
       for (; mine < end; mine += MATH_WARPS) {
         const u32 block = (p.first + mine >> tile_shift) * tile_blocks;
@@ -371,9 +375,9 @@ struct Epilogue {
   u32 squares_parity;
   float factor[MINE];        // of the input's norm
   float outputs[2][MINE];    // gate and up; or outputs 0 .. 31 and 32 .. 63
-  float residual_before[MINE], next_norm;  // asked for before the sums are there
-  float best[MINE];          // of a head: the greatest logit of this lane's outputs, and which
-  u32 best_at[MINE];
+  float kept[MINE];          // RESIDUAL: x before it. HEAD: the greatest logit of this lane's outputs so far
+  u32 best_at[MINE];         // HEAD: which it is
+  float next_norm;
 
   DEVICE explicit Epilogue(u32 turns) {
     partial.unpack(turns);
@@ -388,7 +392,7 @@ struct Epilogue {
   DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
 
   DEVICE void finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length) {
-    forget();
+    forget(i.kind);
     read_factors(i, l, rows);
     if (i.kind == HEAD) begin_head(i, rows);
     const Windowing w(i, rows);
@@ -401,8 +405,10 @@ struct Epilogue {
       any = true;
       pass_windows(i, l, w, p, current);
       if (begins) clear_outputs();
+      // What lies in global memory is asked for while the tiles are still multiplied.
       if (i.kind == RESIDUAL && !foreign) fetch_residual(i, p.group, rows);
-      gather(i, l, p, rows);
+      if (!foreign && !p.closes && portions.at >= portions.stop) collect(i, l, p, portions, index, rows);
+      gather(i, l, p);
       begins = p.closes;
       if (foreign) {
         hand_on(l, p, i.strip[p.strip], rows);
@@ -413,7 +419,6 @@ struct Epilogue {
         continue;
       }
       if (!p.closes && portions.at < portions.stop) continue;
-      if (!p.closes) collect(i, l, p, portions, index, rows);
       conclude(i, p, rows, length);
     }
     if (i.kind == HEAD) end_head(i, rows);
@@ -430,12 +435,16 @@ struct Epilogue {
     if (segments == 1) {
 #pragma unroll
       for (u32 c = 0; c < MINE; ++c) {
-        if (column(c) >= rows) continue;
         float sum = 0;
         for (u32 b = lane; b < blocks; b += 32) sum += squares[column(c) * blocks + b];
-        for (u32 m = 16; m; m >>= 1) sum += shuffle_xor(sum, m);
-        factor[c] = inverse_root(sum / width + EPS);
+        factor[c] = sum;
       }
+#pragma unroll
+      for (u32 m = 16; m; m >>= 1)
+#pragma unroll
+        for (u32 c = 0; c < MINE; ++c) factor[c] += shuffle_xor(factor[c], m);
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c) factor[c] = inverse_root(factor[c] / width + EPS);
       return;
     }
     float* factors = shared<float>(FACTORS_OFFSET);
@@ -484,20 +493,14 @@ struct Epilogue {
     }
   }
 
-  DEVICE static u32 split_sum(float sum) {
-    const u32 high = float_to_bfloat2(sum, 0);
-    return float_to_bfloat2(sum, sum - as_float(high << 16));
-  }
-
   // Nothing lives on from the instruction before: registers are short.
-  DEVICE void forget() {
+  DEVICE void forget(u64 kind) {
     clear_outputs();
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c) {
       factor[c] = 1;
-      best[c] = -as_float(0x7F800000);
+      kept[c] = kind == HEAD ? -as_float(0x7F800000) : 0;
       best_at[c] = 0;
-      residual_before[c] = 0;
     }
     next_norm = 0;
   }
@@ -507,31 +510,42 @@ struct Epilogue {
     for (u32 c = 0; c < MINE; ++c) outputs[0][c] = outputs[1][c] = 0;
   }
 
-  // Adds the math warps' sums of a portion, warp by warp.
-  DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p, u32 rows) {
+  // Adds the math warps' sums of a portion, in the order of its tiles' warps.
+  DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p) {
     Barriers& b = barriers();
     const Strip& s = i.strip[p.strip];
-    const u32 lane = thread_index() & 31, tiles = (u32)s.row_tiles;
     barrier_wait(&b.partial_full[partial.slot], partial.parity, l, AT_PARTIAL_FULL);
     const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
+    const bool second = s.matrices == 2 && p.matrix;
+    if (s.row_tiles == 4) gather_tiles<4>(p, from, second);
+    else if (s.row_tiles == 2) gather_tiles<2>(p, from, second);
+    else gather_tiles<1>(p, from, second);
+    sync_warp();
+    if ((thread_index() & 31) == 0) barrier_arrive(&b.partial_empty[partial.slot]);
+    partial.next();
+  }
+
+  // Tile n of a portion is row tile (first + n) % tiles, and (before + n) % MATH_WARPS is its warp. All columns are added
+  // up, also those that are no rows: what one does while it waits, the others can use.
+  template <u32 tiles> DEVICE void gather_tiles(const Portion& p, const float* from, bool second) {
+    const u32 lane = thread_index() & 31;
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      const u32 tile = 2 * half + lane / 16;
-      if (2 * half >= tiles) break;
-      if (tile >= tiles) continue;
+    for (u32 half = 0; half < (tiles == 4 ? 2 : 1); ++half) {
+      const u32 tile = 2 * half + lane / 16, first = (tile + tiles - p.first % tiles + p.before % tiles) % tiles;
+      float sums[MINE];
 #pragma unroll
       for (u32 c = 0; c < MINE; ++c) {
-        if (column(c) >= rows) continue;
-        float sum = 0;
-        for (u32 w = (tile + MATH_WARPS - p.first % tiles + p.before % tiles) % tiles; w < MATH_WARPS; w += tiles)
-          sum += from[w * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15)];
-        if (s.matrices == 2 ? p.matrix : half) outputs[1][c] = sum;
-        else outputs[0][c] = sum;
+        const float* at = from + first * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15);
+        sums[c] = at[0];
+#pragma unroll
+        for (u32 w = tiles; w < MATH_WARPS; w += tiles) sums[c] += at[w * PARTIAL_WARP];
+      }
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c) {
+        if (half || second) outputs[1][c] += sums[c];
+        else outputs[0][c] += sums[c];
       }
     }
-    sync_warp();
-    if (lane == 0) barrier_arrive(&b.partial_empty[partial.slot]);
-    partial.next();
   }
 
   // Sums of a group that another SM began: [half or matrix][column][32 outputs].
@@ -553,7 +567,7 @@ struct Epilogue {
       store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
     }
   }
-  // Adds what the SMs behind this one have of its last group.
+  // Adds what the SMs behind this one have of its last group: they have had it for long.
   DEVICE void collect(const Instruction& i, const Launch& l, const Portion& p, const Portions& portions, u32 index, u32 rows) {
     const Strip& s = i.strip[p.strip];
     const u32 begin = portions.strip_begin + p.group * portions.whole;
@@ -578,47 +592,74 @@ struct Epilogue {
     }
   }
 
+  // The outputs of a group are whole. Here too every column is computed, and only rows are stored.
   DEVICE void conclude(const Instruction& i, const Portion& p, u32 rows, u32 length) {
     const Strip& s = i.strip[p.strip];
-    const u32 lane = thread_index() & 31;
+    switch (i.kind) {
+      case PROJECT: project(s, p.group, rows, length); break;
+      case HEAD: head(i, s, p.group, rows); break;
+      case RESIDUAL: residual(i, p.group, rows); break;
+      case GATE_UP: gate_up(i, p.group < s.rows / 32, p.group, rows);
+    }
+  }
+
+  DEVICE void project(const Strip& s, u32 group, u32 rows, u32 length) {
+    const u32 lane = thread_index() & 31, size = (u32)s.row_tiles * 16;
+    float* to = s.target + s.column + group * size + lane;
+    const u32 room = (u32)s.rows - group * size < size ? (u32)s.rows - group * size : size;
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c) {
       const u32 row = column(c);
       if (row >= rows) continue;
-      switch (i.kind) {
-        case PROJECT:
-        case HEAD:
+      float* at = to + (s.ring ? (length + row) % RING : row) * s.stride;
+      if (lane < room) at[0] = outputs[0][c] * factor[c];
+      if (lane + 32 < room) at[32] = outputs[1][c] * factor[c];
+    }
+  }
+
+  DEVICE void head(const Instruction& i, const Strip& s, u32 group, u32 rows) {
+    const u32 lane = thread_index() & 31, size = (u32)s.row_tiles * 16;
 #pragma unroll
-          for (u32 half = 0; half < 2; ++half) {
-            const u32 output = p.group * (u32)s.row_tiles * 16 + half * 32 + lane;
-            if (half * 32 + lane >= s.row_tiles * 16 || output >= s.rows) continue;
-            const float y = outputs[half][c] * factor[c];
-            if (i.kind == PROJECT) {
-              s.target[(s.ring ? (length + row) % RING : row) * s.stride + s.column + output] = y;
-            } else {
-              if (i.logits) i.logits[(u64)row * VOCAB + output] = y;
-              if (y > best[c]) {
-                best[c] = y;
-                best_at[c] = output;
-              }
-            }
-          }
-          break;
-        case RESIDUAL:
-          residual(i, p.group, row, outputs[0][c] * factor[c], residual_before[c], rows);
-          break;
-        case GATE_UP: {
-          const float gate = outputs[0][c] * factor[c], up = outputs[1][c] * factor[c];
-          const float y = p.group * 32 + lane < s.rows ? gate / (1 + exponential(-gate)) * up : 0;
-          hand_block(i.output, p.group, row, rows, y);
-        }
+    for (u32 half = 0; half < 2; ++half) {
+      const u32 output = group * size + half * 32 + lane;
+      const bool there = half * 32 + lane < size && output < s.rows;
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c) {
+        const float y = outputs[half][c] * factor[c];
+        if (i.logits && there && column(c) < rows) i.logits[(u64)column(c) * VOCAB + output] = y;
+        const bool better = there && y > kept[c];
+        kept[c] = better ? y : kept[c];
+        best_at[c] = better ? output : best_at[c];
       }
     }
   }
 
-  DEVICE static void hand_block(const Int8Rows& to, u32 block, u32 row, u32 rows, float y) {
-    const u32 at = block * rows + row;
-    quantise_block(y, to.values + at * 32, to.scales + at, to.sums + at);
+  DEVICE void gate_up(const Instruction& i, bool there, u32 group, u32 rows) {
+    float y[MINE];
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      const float gate = outputs[0][c] * factor[c], up = outputs[1][c] * factor[c];
+      y[c] = there ? gate / (1 + exponential(-gate)) * up : 0;
+    }
+    hand_on_blocks(i.output, group, rows, y);
+  }
+
+  // Column c's 32 outputs as a block of int8.
+  DEVICE void hand_on_blocks(const Int8Rows& to, u32 block, u32 rows, const float (&y)[MINE]) {
+    const u32 lane = thread_index() & 31;
+    Quantised q[MINE];
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) q[c] = quantised(y[c]);
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      if (column(c) >= rows) continue;
+      const u32 at = block * rows + column(c);
+      to.values[at * 32 + place(lane)] = (i8)q[c].value;
+      if (lane == 0) {
+        to.scales[at] = q[c].scale;
+        to.sums[at] = split_sum(q[c].scale * (float)q[c].sum);
+      }
+    }
   }
 
   DEVICE void fetch_residual(const Instruction& i, u32 block, u32 rows) {
@@ -627,28 +668,42 @@ struct Epilogue {
     next_norm = there ? i.norm[output] : 0;
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c)
-      residual_before[c] = there && i.add && column(c) < rows ? load_fresh(i.x + column(c) * HIDDEN + output) : 0;
+      kept[c] = there && i.add && column(c) < rows ? load_fresh(i.x + column(c) * HIDDEN + output) : 0;
   }
 
-  DEVICE void residual(const Instruction& i, u32 block, u32 row, float y, float before, u32 rows) {
+  DEVICE void residual(const Instruction& i, u32 block, u32 rows) {
     const u32 lane = thread_index() & 31, output = block * 32 + lane;
     const bool there = output < HIDDEN;
-    const float x = there ? before + y : 0;
-    if (there) i.x[row * HIDDEN + output] = x;
-    const float weighted = x * next_norm;
-    hand_block(i.output, block, row, rows, weighted);
-    float square = x * x;
-    for (u32 m = 16; m; m >>= 1) square += shuffle_xor(square, m);
-    if (lane == 0) i.output_squares[row * (HIDDEN / BLOCK) + block] = square;
-    if (!i.output_low) return;
-    // What rounding left, with scales over 254. Minima are multiplied by the sum of both planes.
-    const float scale = warp_max(absolute(weighted)) / 127, low_scale = scale / 254;
-    const i32 code = scale > 0 ? round_to_int(weighted / scale) : 0;
-    const float rest = weighted - (float)code * scale;
+    float x[MINE], weighted[MINE], squares[MINE];
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      x[c] = there ? kept[c] + outputs[0][c] * factor[c] : 0;
+      weighted[c] = x[c] * next_norm;
+      squares[c] = x[c] * x[c];
+    }
+#pragma unroll
+    for (u32 m = 16; m; m >>= 1)
+#pragma unroll
+      for (u32 c = 0; c < MINE; ++c) squares[c] += shuffle_xor(squares[c], m);
+    hand_on_blocks(i.output, block, rows, weighted);
+#pragma unroll
+    for (u32 c = 0; c < MINE; ++c) {
+      if (column(c) >= rows) continue;
+      if (there) i.x[column(c) * HIDDEN + output] = x[c];
+      if (lane == 0) i.output_squares[column(c) * (HIDDEN / BLOCK) + block] = squares[c];
+      if (i.output_low) low_plane(i, block * rows + column(c), weighted[c]);
+    }
+  }
+
+  // What rounding left, with scales over 254. Minima are multiplied by the sum of both planes.
+  DEVICE static void low_plane(const Instruction& i, u32 at, float weighted) {
+    const u32 lane = thread_index() & 31;
+    const Quantised q = quantised(weighted);
+    const float rest = weighted - (float)q.value * q.scale, low_scale = q.scale / 254;
     const i32 low = low_scale > 0 ? round_to_int(rest / low_scale) : 0;
-    i.output_low[(block * rows + row) * 32 + place(lane)] = (i8)low;
-    const float sum = scale * ((float)warp_sum(code) + (float)warp_sum(low) / 254);
-    if (lane == 0) i.output.sums[block * rows + row] = split_sum(sum);
+    i.output_low[at * 32 + place(lane)] = (i8)low;
+    const float sum = q.scale * ((float)q.sum + (float)sum_of_lanes(low) / 254);
+    if (lane == 0) i.output.sums[at] = split_sum(sum);
   }
 
   DEVICE void begin_head(const Instruction& i, u32 rows) {
@@ -668,7 +723,7 @@ struct Epilogue {
     for (u32 c = 0; c < MINE; ++c) {
       const u32 row = column(c);
       if (row >= rows) continue;
-      float value = best[c];
+      float value = kept[c];
       u32 at = best_at[c];
       for (u32 m = 16; m; m >>= 1) {
         const float other = shuffle_xor(value, m);

@@ -18,6 +18,9 @@ DEVICE u32 address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 DEVICE void sync_warp() { __syncwarp(); }
 template <class T> DEVICE T shuffle(T v, u32 lane) { return __shfl_sync(~0u, v, lane); }
 template <class T> DEVICE T shuffle_xor(T v, u32 mask) { return __shfl_xor_sync(~0u, v, mask); }
+// Over all lanes, in every lane.
+DEVICE i32 sum_of_lanes(i32 v) { i32 r; asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v)); return r; }
+DEVICE u32 greatest_of_lanes(u32 v) { u32 r; asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v)); return r; }
 // Barrier `id` (1..15) of `threads` threads of the block.
 DEVICE void sync_threads(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 

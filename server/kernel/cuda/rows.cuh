@@ -27,11 +27,6 @@ DEVICE float warp_sum(float x) {
   for (u32 mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
   return x;
 }
-DEVICE i32 warp_sum(i32 x) {
-#pragma unroll
-  for (u32 mask = 16; mask > 0; mask >>= 1) x += shuffle_xor(x, mask);
-  return x;
-}
 DEVICE float warp_max(float x) {
 #pragma unroll
   for (u32 mask = 16; mask > 0; mask >>= 1) x = maximum(x, shuffle_xor(x, mask));
@@ -44,17 +39,33 @@ DEVICE float silu(float x) { return x / (1.0f + exponential(-x)); }
 // Where value k of a block of 32 stands.
 DEVICE u32 place(u32 k) { return ((k & 12) << 1) | ((k & 16) >> 2) | (k & 3); }
 
-// x of the 32 lanes (0 behind a row's end) as int8 with one scale: by a whole warp.
+// x of the 32 lanes (0 behind a row's end) as int8 with one scale.
+struct Quantised {
+  i32 value;    // this lane's
+  float scale;
+  i32 sum;      // of the lanes' values
+};
+DEVICE Quantised quantised(float x) {
+  Quantised q;
+  // Floats without a sign are in the order of their bits.
+  q.scale = as_float(greatest_of_lanes(as_bits(x) & 0x7fffffff)) / 127.0f;
+  q.value = q.scale > 0.0f ? round_to_int(x / q.scale) : 0;
+  q.sum = sum_of_lanes(q.value);
+  return q;
+}
+// A float as two bfloat16: the high part in the low 16 bits, and what it left.
+DEVICE u32 split_sum(float sum) {
+  const float high = as_float(float_to_bfloat2(sum, 0.0f) << 16);
+  return float_to_bfloat2(sum, sum - high);
+}
+// By a whole warp.
 DEVICE void quantise_block(float x, i8* values, float* scale, u32* sum) {
-  u32 lane = lane_index();
-  float step = warp_max(absolute(x)) / 127.0f;
-  i32 value = step > 0.0f ? round_to_int(x / step) : 0;
-  values[place(lane)] = (i8)value;
-  float total = step * (float)warp_sum(value);
+  const u32 lane = lane_index();
+  const Quantised q = quantised(x);
+  values[place(lane)] = (i8)q.value;
   if (lane == 0) {
-    *scale = step;
-    float high = as_float(float_to_bfloat2(total, 0.0f) << 16);
-    *sum = float_to_bfloat2(total, total - high);
+    *scale = q.scale;
+    *sum = split_sum(q.scale * (float)q.sum);
   }
 }
 
@@ -176,9 +187,10 @@ ROLE void embed(const Instruction& i, const Launch& l, u32 rows) {
     u32 block = range.start + job / rows, row = job % rows, column = block * BLOCK + lane_index();
     float x = 0.0f, weighted = 0.0f;
     if (column < HIDDEN) {
+      const float weight = i.norm[column];
       x = table_value(i.table + (u64)tokens[row] * i.table_row_bytes, i.table_type, column);
       i.x[row * HIDDEN + column] = x;
-      weighted = x * i.norm[column];
+      weighted = x * weight;
     }
     quantise_block(weighted, i.output, block, row, rows);
     float squares = warp_sum(x * x);
@@ -205,13 +217,14 @@ ROLE void mtp_input(const Instruction& i, const Launch& l, u32 rows) {
     u32 column = (hidden ? block - HIDDEN_BLOCKS : block) * BLOCK + lane_index();
     float x = 0.0f, weighted = 0.0f;
     if (column < HIDDEN) {
+      const float weight = (hidden ? i.norm2 : i.norm)[column];
       if (!hidden)
         x = table_value(i.table + (u64)tokens[row] * i.table_row_bytes, i.table_type, column);
       else if (i.step != 0)
         x = load_fresh(l.mtp_hidden + column);
       else
         x = l.hidden[(rows - 1 - row) * HIDDEN + column];
-      weighted = x * (hidden ? i.norm2 : i.norm)[column];
+      weighted = x * weight;
     }
     quantise_block(weighted, i.output, block, row, rows);
     float squares = warp_sum(x * x);
