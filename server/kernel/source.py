@@ -21,7 +21,9 @@ TEXTS = (
     "tiles.cuh",
     "matrix.cuh",
     "delta_rule.cuh",
+    "attention_inputs.cuh",
     "attention.cuh",
+    "attention_reduce.cuh",
     "cycle.cu",
 )
 """In this order they are one translation unit."""
