@@ -369,6 +369,8 @@ ROLE u32 multiply(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
 // Each warp finishes every other column (row of activations) for all outputs of a group: lane = output.
 struct Epilogue {
   static constexpr u32 MINE = COLUMNS / EPILOGUE_WARPS;  // columns of a warp at most
+  static constexpr u32 BATCH = 4;                        // of them are finished side by side
+  static_assert(MINE % BATCH == 0, "columns are finished in whole batches");
 
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;
@@ -532,18 +534,14 @@ struct Epilogue {
 #pragma unroll
     for (u32 half = 0; half < (tiles == 4 ? 2 : 1); ++half) {
       const u32 tile = 2 * half + lane / 16, first = (tile + tiles - p.first % tiles + p.before % tiles) % tiles;
-      float sums[MINE];
 #pragma unroll
       for (u32 c = 0; c < MINE; ++c) {
         const float* at = from + first * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15);
-        sums[c] = at[0];
+        float sum = at[0];
 #pragma unroll
-        for (u32 w = tiles; w < MATH_WARPS; w += tiles) sums[c] += at[w * PARTIAL_WARP];
-      }
-#pragma unroll
-      for (u32 c = 0; c < MINE; ++c) {
-        if (half || second) outputs[1][c] += sums[c];
-        else outputs[0][c] += sums[c];
+        for (u32 w = tiles; w < MATH_WARPS; w += tiles) sum += at[w * PARTIAL_WARP];
+        if (half || second) outputs[1][c] += sum;
+        else outputs[0][c] += sum;
       }
     }
   }
@@ -635,25 +633,28 @@ struct Epilogue {
   }
 
   DEVICE void gate_up(const Instruction& i, bool there, u32 group, u32 rows) {
-    float y[MINE];
 #pragma unroll
-    for (u32 c = 0; c < MINE; ++c) {
-      const float gate = outputs[0][c] * factor[c], up = outputs[1][c] * factor[c];
-      y[c] = there ? gate / (1 + exponential(-gate)) * up : 0;
+    for (u32 first = 0; first < MINE; first += BATCH) {
+      float y[BATCH];
+#pragma unroll
+      for (u32 c = 0; c < BATCH; ++c) {
+        const float gate = outputs[0][first + c] * factor[first + c], up = outputs[1][first + c] * factor[first + c];
+        y[c] = there ? gate / (1 + exponential(-gate)) * up : 0;
+      }
+      hand_on_blocks(i.output, group, rows, first, y);
     }
-    hand_on_blocks(i.output, group, rows, y);
   }
 
-  // Column c's 32 outputs as a block of int8.
-  DEVICE void hand_on_blocks(const Int8Rows& to, u32 block, u32 rows, const float (&y)[MINE]) {
+  // 32 outputs of columns `first` .. as blocks of int8.
+  DEVICE static void hand_on_blocks(const Int8Rows& to, u32 block, u32 rows, u32 first, const float (&y)[BATCH]) {
     const u32 lane = thread_index() & 31;
-    Quantised q[MINE];
+    Quantised q[BATCH];
 #pragma unroll
-    for (u32 c = 0; c < MINE; ++c) q[c] = quantised(y[c]);
+    for (u32 c = 0; c < BATCH; ++c) q[c] = quantised(y[c]);
 #pragma unroll
-    for (u32 c = 0; c < MINE; ++c) {
-      if (column(c) >= rows) continue;
-      const u32 at = block * rows + column(c);
+    for (u32 c = 0; c < BATCH; ++c) {
+      if (column(first + c) >= rows) continue;
+      const u32 at = block * rows + column(first + c);
       to.values[at * 32 + place(lane)] = (i8)q[c].value;
       if (lane == 0) {
         to.scales[at] = q[c].scale;
@@ -674,24 +675,28 @@ struct Epilogue {
   DEVICE void residual(const Instruction& i, u32 block, u32 rows) {
     const u32 lane = thread_index() & 31, output = block * 32 + lane;
     const bool there = output < HIDDEN;
-    float x[MINE], weighted[MINE], squares[MINE];
 #pragma unroll
-    for (u32 c = 0; c < MINE; ++c) {
-      x[c] = there ? kept[c] + outputs[0][c] * factor[c] : 0;
-      weighted[c] = x[c] * next_norm;
-      squares[c] = x[c] * x[c];
-    }
+    for (u32 first = 0; first < MINE; first += BATCH) {
+      float x[BATCH], weighted[BATCH], squares[BATCH];
 #pragma unroll
-    for (u32 m = 16; m; m >>= 1)
+      for (u32 c = 0; c < BATCH; ++c) {
+        x[c] = there ? kept[first + c] + outputs[0][first + c] * factor[first + c] : 0;
+        weighted[c] = x[c] * next_norm;
+        squares[c] = x[c] * x[c];
+      }
 #pragma unroll
-      for (u32 c = 0; c < MINE; ++c) squares[c] += shuffle_xor(squares[c], m);
-    hand_on_blocks(i.output, block, rows, weighted);
+      for (u32 m = 16; m; m >>= 1)
 #pragma unroll
-    for (u32 c = 0; c < MINE; ++c) {
-      if (column(c) >= rows) continue;
-      if (there) i.x[column(c) * HIDDEN + output] = x[c];
-      if (lane == 0) i.output_squares[column(c) * (HIDDEN / BLOCK) + block] = squares[c];
-      if (i.output_low) low_plane(i, block * rows + column(c), weighted[c]);
+        for (u32 c = 0; c < BATCH; ++c) squares[c] += shuffle_xor(squares[c], m);
+      hand_on_blocks(i.output, block, rows, first, weighted);
+#pragma unroll
+      for (u32 c = 0; c < BATCH; ++c) {
+        const u32 row = column(first + c);
+        if (row >= rows) continue;
+        if (there) i.x[row * HIDDEN + output] = x[c];
+        if (lane == 0) i.output_squares[row * (HIDDEN / BLOCK) + block] = squares[c];
+        if (i.output_low) low_plane(i, block * rows + row, weighted[c]);
+      }
     }
   }
 
