@@ -75,10 +75,10 @@ def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
     Raises UnsupportedByKernel when it has too little memory.
     """
     room = SHARED_BYTES[arch] - _fixed_bytes(model, 8 * row_tiles)
-    for area_bytes in AREAS[row_tiles]:
+    for area_bytes, least in AREAS[row_tiles]:
         ring = room - area_bytes
-        if ring >= LEAST_STAGES * (LEAST_STAGE + 16):
-            stage_bytes = max(LEAST_STAGE, min(MOST_STAGE, ring // LEAST_STAGES - 16) // 256 * 256)
+        if ring >= least * (LEAST_STAGE + 16):
+            stage_bytes = max(LEAST_STAGE, min(MOST_STAGE, ring // least - 16) // 256 * 256)
             stages = min(ring // (stage_bytes + 16), MOST_STAGES)
             return Shape(row_tiles, stage_bytes, stages, area_bytes)
     raise UnsupportedByKernel(
@@ -86,9 +86,9 @@ def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
     )
 
 
-AREAS = {1: (53248, 36864), 2: (102400, 69632, 36864)}
-"""Of the area for activations, by row tiles: the first that leaves a ring of LEAST_STAGES."""
-LEAST_STAGES, MOST_STAGES = 4, 16
+AREAS = {1: ((53248, 4), (36864, 4)), 2: ((102400, 4), (69632, 4), (36864, 4), (28672, 2))}
+"""By row tiles: bytes of the area for activations and stages that must find room beside it, the best first."""
+MOST_STAGES = 16
 LEAST_STAGE, MOST_STAGE = 4352, 20480
 """The largest tile, and what a stage should have."""
 

@@ -48,7 +48,7 @@ def test_every_size_fits_into_shared_memory(arch: int, preset: str) -> None:
         found = shape(model_of(preset), arch, tiles)
         assert found.stage_bytes >= 4352, "a stage holds the largest tile"
         assert found.stage_bytes % 128 == 0
-        assert found.stages >= 4
+        assert found.stages >= (4 if tiles == 1 else 2)
         assert found.stages * found.stage_bytes + found.area_bytes < SHARED_BYTES[arch]
 
 
