@@ -145,3 +145,28 @@ def synth(
     from server.synth.command import run
 
     raise typer.Exit(run(out, preset, mix, seed))
+
+
+@app.command()
+def profile(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATH|NAME]",
+            help="A GGUF file or a known name; without it $DRAFTLINE_MODEL, else the embedded model.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, max=16, help="Rows that the launch verifies.")] = 5,
+    drafts: Annotated[
+        int, typer.Option(min=0, max=7, help="Drafts of the MTP head; without any, the host gives them.")
+    ] = 4,
+    context: Annotated[int, typer.Option(min=0, max=1_048_576, help="Positions before the rows.")] = 4096,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE too.", show_default=False)
+    ] = None,
+) -> None:
+    """Show where a launch of the decode kernel spends its time, instruction by instruction; needs an NVIDIA GPU."""
+    from server.kernel.profile_command import run
+
+    raise typer.Exit(run(model, rows, drafts, context, json_path))

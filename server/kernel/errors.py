@@ -17,3 +17,7 @@ class KernelCompileError(Exception):
 
 class KernelFault(Exception):  # noqa: N818
     """A launch went wrong: the device's context can't be used any more. str() says what is known of it."""
+
+
+class NoGpu(Exception):  # noqa: N818
+    """There is no GPU that the kernel could run on. str() says why not."""

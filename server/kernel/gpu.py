@@ -17,7 +17,7 @@ from torch import Tensor
 from server.gguf.reader import ModelFile
 from server.kernel.compile import INSTALL, CompiledKernel, Report, compile_kernel
 from server.kernel.device import DeviceBuffers, DeviceModel
-from server.kernel.errors import KernelCompileError, KernelFault
+from server.kernel.errors import KernelCompileError, KernelFault, NoGpu
 from server.kernel.lower import TIMES, Control, Tables, lower
 from server.kernel.model import KernelModel
 from server.kernel.plan import Plan
@@ -185,6 +185,14 @@ class GpuKernel:
             return f"the decode kernel broke off: {reason}; restart the engine"
         place = waits().get(word & (1 << SM_SHIFT) - 1, f"wait {word & (1 << SM_SHIFT) - 1}")
         return f"the decode kernel waited too long on SM {word >> SM_SHIFT}, {place}: {reason}; restart the engine"
+
+
+def require_gpu() -> None:
+    """Raises NoGpu where torch finds none, KernelCompileError without cuda-bindings."""
+    if not torch.cuda.is_available():
+        why = "this build of torch has no CUDA" if torch.version.cuda is None else "torch sees no CUDA device"
+        raise NoGpu(f"the decode kernel needs an NVIDIA GPU, and there is none: {why}")
+    _driver()
 
 
 def _driver() -> Any:

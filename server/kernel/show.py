@@ -54,7 +54,7 @@ def describe(plan: Plan, context: int, bandwidth: float) -> Iterator[str]:
     yield "| part | instruction | count | weights MB | state MB | scratch MB | least µs each | least µs |"
     yield "|---|---|---|---|---|---|---|---|"
     for part, instructions in (("draft", plan.draft), ("trunk", plan.trunk)):
-        for kind, found in _by_kind(instructions).items():
+        for kind, found in by_kind(instructions).items():
             weights, scratch = (sum(getattr(i.cost, name) for i in found) for name in ("weights", "scratch"))
             total = sum(i.cost.memory_bytes(context) for i in found)
             least = total / bandwidth / 1e3
@@ -79,7 +79,7 @@ def describe(plan: Plan, context: int, bandwidth: float) -> Iterator[str]:
     yield from _memory(plan.model, plan.sms)
 
 
-def _by_kind(instructions: Sequence[Instruction]) -> dict[str, list[Instruction]]:
+def by_kind(instructions: Sequence[Instruction]) -> dict[str, list[Instruction]]:
     """Instructions of a kind, the weight phases by the place that they have in a layer."""
     found: dict[str, list[Instruction]] = defaultdict(list)
     for instruction in instructions:
