@@ -91,7 +91,10 @@ class Benchmark:
         section.facts.append(("clocks right after", clocks()))
         self._show(section, launch_table(timings, stream))
         self._show(bars_section(timings, stream, are_set_for(self.kernel.model, self.card.name)))
-        self._show(executor_section(self.file, self.device, USUAL, EXECUTOR_ROWS, o.launches))
+        try:
+            self._show(executor_section(self.file, self.device, USUAL, EXECUTOR_ROWS, o.launches))
+        except RuntimeError as error:  # the kernel's own figures stand, whatever torch has run into
+            self._show(Section("The torch executor", facts=[("not measured", str(error).splitlines()[0])]))
 
     def _accuracy(self) -> None:
         o = self.options
@@ -174,7 +177,7 @@ def main(words: Sequence[str] | None = None) -> int:
         save()
         return _failed(f"the GPU's memory is too small, or others use it: {str(error).splitlines()[0]}", 1)
     except (
-        NoGpu, UnsupportedByKernel, KernelCompileError, KernelFault, ModelFileError, OSError, ValueError
+        NoGpu, UnsupportedByKernel, KernelCompileError, KernelFault, ModelFileError, OSError, ValueError, RuntimeError
     ) as error:  # fmt: skip
         result["error"] = str(error)
         save()

@@ -30,6 +30,8 @@ TOP_1 = Target("≥", 99.0, reach=99.6)
 KL = Target("≤", 1.0, reach=0.3)
 """In 10⁻³ nats. Both are for a model with real weights, on 5,000 positions."""
 ENOUGH = 5000
+INTERPRETERS = 16 << 30
+"""Bytes that these need at most beside a file's: one matrix at a time is dequantised."""
 
 Logits = Callable[[Sequence[int]], Iterator[Tensor]]
 """Token ids -> the logits behind each of them, up to 16 rows [T, V] at a time; a block holds until the next one."""
@@ -107,7 +109,7 @@ def interpreted(kernel: Kernel, weights: Weights, arithmetic: Arithmetic) -> Log
 
 def load_reference(file: ModelFile, device: torch.device) -> tuple[HybridModel | None, str]:
     """The model in float32, where it fits, and a few words."""
-    enough, words = fits(file, half=False, device=device)
+    enough, words = fits(file, half=False, device=device, beside=file.path.stat().st_size + INTERPRETERS)
     if not enough:
         return None, f"the plan in torch, float32, since HybridModel doesn't fit: {words}"
     model = HybridModel.load(FileOnDevice(file, device), device, torch.float32, draft_rows=1)

@@ -36,9 +36,10 @@ class FileOnDevice(ModelFile):
         return dequantise(self.raw(name).to(self.device), info.type).view(info.shape)
 
 
-def fits(file: ModelFile, half: bool, device: torch.device) -> tuple[bool, str]:
-    """Whether the weights in float32, or with `half` in 16 bits, fit beside what is there already, and a few words."""
-    needed = loaded_bytes(file, half) + SPARE
+def fits(file: ModelFile, half: bool, device: torch.device, beside: int = 0) -> tuple[bool, str]:
+    """Whether the weights in float32, or with `half` in 16 bits, fit beside what is there already and so many bytes
+    that are to come, and a few words."""
+    needed = loaded_bytes(file, half) + SPARE + beside
     if device.type != "cuda":
         return True, f"{needed / 1e9:.0f} GB"
     torch.cuda.empty_cache()

@@ -155,3 +155,16 @@ def test_a_fault_leaves_what_was_measured(
     assert found["error"] == "it broke off"
     assert found["card"]["name"] == "Made-up GPU"
     assert found["command"].startswith("python -P -m bench.kernel --preset tiny")
+
+
+def test_what_torch_runs_into_leaves_the_kernels_figures(
+    small: Small, kernel: InterpretedKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory\nand more")
+
+    monkeypatch.setattr(command, "executor_section", broken)
+    run = benchmark(small, kernel)
+    run._times()
+    assert run.sections[-1].facts == [("not measured", "CUDA out of memory")]
+    assert run.sections[0].title == "The ceiling, in this run"
