@@ -18,8 +18,8 @@ from server.synth.presets import PRESETS
 
 SMS = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148, 120: 170}
 SPILLED = {80: 1024, 86: 1024, 89: 512, 90: 0, 100: 256, 120: 256}
-"""Bytes that may spill in the kernel for up to 8 rows. All are to become 0 before these architectures are called supported
-(`docs/kernel.md`); sm_90's are."""
+"""Bytes that may spill in the kernel for up to 8 rows. All are to become 0 before these architectures are called
+supported (`docs/kernel.md`); sm_90's are."""
 KEPT = Path(tempfile.gettempdir()) / f"draftline-kernels-{os.getuid()}"
 """Of earlier test runs: the source is in the name."""
 REPORT = """ptxas info    : 219036 bytes gmem
