@@ -105,9 +105,9 @@ struct DeltaItem {
   }
 
   // Convolution and SiLU of this item's channels (query, key, value), and the gates, of `count` rows from `first` on.
-  DEVICE void stage_rows(u32 first, u32 count) const {
-    constexpr u32 CHANNELS = 2 * STATE + BLOCK, ROUNDS = (CHANNELS + ITEM_THREADS - 1) / ITEM_THREADS;
-    constexpr u32 WINDOW = ROW_CHUNK + CONV_TAPS - 1;
+  // together: rounds of channels that are on their way at the same time.
+  static constexpr u32 CHANNELS = 2 * STATE + BLOCK, ROUNDS = (CHANNELS + ITEM_THREADS - 1) / ITEM_THREADS;
+  template <u32 together> DEVICE void stage_rows(u32 first, u32 count) const {
     float beta = 0.0f, alpha = 0.0f, log_decay = 0.0f, bias = 0.0f;
     if (thread < count) {
       const float* gates = i.gates + (first + thread) * 2 * VALUE_HEADS + head;
@@ -116,26 +116,38 @@ struct DeltaItem {
       log_decay = i.log_decay[head];
       bias = i.time_bias[head];
     }
-    float tap[ROUNDS][CONV_TAPS], window[ROUNDS][WINDOW];
+#pragma unroll 1
+    for (u32 round = 0; round < ROUNDS; round += together) stage_channels<together>(first, count, round * ITEM_THREADS);
+    if (thread < count) {
+      area.beta[thread] = sigmoid(beta);
+      float decay = exponential(log_decay * softplus(alpha + bias));
+      area.decay[thread] = decay;
+      if (slice == 0) i.decays[slot(length + first + thread) * VALUE_HEADS + head] = decay;
+    }
+  }
+
+  template <u32 rounds> DEVICE void stage_channels(u32 first, u32 count, u32 from) const {
+    constexpr u32 WINDOW = ROW_CHUNK + CONV_TAPS - 1;
+    float tap[rounds][CONV_TAPS], window[rounds][WINDOW];
 #pragma unroll
-    for (u32 n = 0; n < ROUNDS; ++n) {
-      u32 c = thread + n * ITEM_THREADS;
+    for (u32 n = 0; n < rounds; ++n) {
+      u32 c = from + thread + n * ITEM_THREADS;
 #pragma unroll
       for (u32 k = 0; k < CONV_TAPS; ++k) tap[n][k] = c < 2 * STATE + width ? i.taps[channel(c) * CONV_TAPS + k] : 0.0f;
     }
 #pragma unroll
-    for (u32 n = 0; n < ROUNDS; ++n) {
-      u32 c = thread + n * ITEM_THREADS;
-      const float* from = i.conv + channel(c);
+    for (u32 n = 0; n < rounds; ++n) {
+      u32 c = from + thread + n * ITEM_THREADS;
+      const float* ring = i.conv + channel(c);
 #pragma unroll
       for (u32 j = 0; j < WINDOW; ++j) {
         bool there = j < count + CONV_TAPS - 1 && c < 2 * STATE + width;
-        window[n][j] = there ? load_fresh(from + slot(length + first + j - (CONV_TAPS - 1)) * CONV_CHANNELS) : 0.0f;
+        window[n][j] = there ? load_fresh(ring + slot(length + first + j - (CONV_TAPS - 1)) * CONV_CHANNELS) : 0.0f;
       }
     }
 #pragma unroll
-    for (u32 n = 0; n < ROUNDS; ++n) {
-      u32 c = thread + n * ITEM_THREADS;
+    for (u32 n = 0; n < rounds; ++n) {
+      u32 c = from + thread + n * ITEM_THREADS;
       if (c >= 2 * STATE + width) continue;
 #pragma unroll
       for (u32 row = 0; row < ROW_CHUNK; ++row) {
@@ -147,12 +159,6 @@ struct DeltaItem {
         if (c < 2 * STATE) area.query_key[row][c / STATE][c % STATE] = x;
         else area.value[row][c - 2 * STATE] = x;
       }
-    }
-    if (thread < count) {
-      area.beta[thread] = sigmoid(beta);
-      float decay = exponential(log_decay * softplus(alpha + bias));
-      area.decay[thread] = decay;
-      if (slice == 0) i.decays[slot(length + first + thread) * VALUE_HEADS + head] = decay;
     }
   }
 
@@ -200,7 +206,7 @@ struct DeltaItem {
     float z[2];
     const float weight = thread % 32 < width ? i.gate_norm[slice * BLOCK + thread % 32] : 0.0f;
     stage_fold(length - folded, chunk(folded));
-    stage(0, z);
+    stage<ROUNDS>(0, z);
     load_memory(s, stored());  // by now it is in the L2 cache
     sync();
     normalise(0, chunk(rows));
@@ -209,7 +215,7 @@ struct DeltaItem {
     compute(s, 0, z, weight);
     if constexpr (ROW_TILES * 8 > ROW_CHUNK) {
       for (u32 first = ROW_CHUNK; first < rows; first += ROW_CHUNK) {
-        stage(first, z);
+        stage<1>(first, z);  // S needs the registers
         sync();
         normalise(first, chunk(rows - first));
         sync();
@@ -226,7 +232,7 @@ struct DeltaItem {
     return i.memory + ((u64)head * STATE + slice * BLOCK + (value() < width ? value() : 0)) * STATE + quarter() * 4;
   }
 
-  DEVICE void stage(u32 first, float (&z)[2]) const {
+  template <u32 together> DEVICE void stage(u32 first, float (&z)[2]) const {
     u32 count = chunk(rows - first);
 #pragma unroll
     for (u32 n = 0; n < 2; ++n) {
@@ -234,7 +240,7 @@ struct DeltaItem {
       bool there = row < count && v < width;
       z[n] = there ? load_fresh(i.z + (first + row) * (VALUE_HEADS * STATE) + head * STATE + slice * BLOCK + v) : 0.0f;
     }
-    stage_rows(first, count);
+    stage_rows<together>(first, count);
   }
 
   DEVICE void compute(Memory& s, u32 first, const float (&z)[2], float weight) const {
