@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cycle_checks import PROMPT, check_text_and_state
+from cycle_checks import PROMPT, check_hand_back, check_text_and_state
 from kernel_diff import Comparison
 from on_kernel import MakeOnKernel, OnKernel
 from small_models import SIZES
@@ -82,6 +82,10 @@ def test_inputs_in_windows(make: MakeOnKernel, rows: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_text_and_state_are_the_same_for_every_accepted_count(make: MakeOnKernel, size: str) -> None:
     check_text_and_state(make(size), (3, 7, 15), reference=False)
+
+
+def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
+    check_hand_back(make("27b"), 24)
 
 
 def launched(small: OnKernel, rows: int, drafts: int, stepwise: bool) -> Buffers:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cycle_checks import PROMPT, check_text_and_state
+from cycle_checks import PROMPT, check_hand_back, check_text_and_state
 from emulated import EmulationError, compiler
 from emulated_kernel import EmulatedKernel
 from kernel_diff import Comparison
@@ -13,7 +13,7 @@ from small_models import SIZES, prompt_of, small_preset
 
 from server.gguf.types import TensorType
 from server.kernel.plan import build_plan
-from server.kernel.sequence import hand_back, settle, take_over
+from server.kernel.sequence import settle
 from server.kernel.source import Shape
 from server.kernel.structs import TYPES
 
@@ -148,18 +148,7 @@ def test_text_is_the_same_with_the_heads_own_drafts(make: MakeOnKernel, drafts: 
 
 
 def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
-    """Answer, hand back, and go on from there: the same text."""
-    small = make("27b")
-    truth, _, _ = small.generate(PROMPT, 12)
-    at, state = small.start(PROMPT[:-1], PROMPT[-1])
-    text = small.cycles(at).cycle(2, truth[:2])
-    missing = hand_back(at, small.model.config, state, [*PROMPT, *text[:-1]])
-    small.reference.mtp_fill(missing.ids, missing.hidden, state)
-    again = small.kernel.new_buffers(128, logits=True)
-    take_over(again, small.model.config, state, text[-1])
-    while len(text) < 12:
-        text += small.cycles(again).cycle(0)
-    assert text[:12] == truth
+    check_hand_back(make("27b"), 12)
 
 
 # ---------------------------------------------------------------------------------------------------- planted faults

@@ -3,7 +3,7 @@
 import torch
 from small_models import Small, prompt_of
 
-from server.kernel.sequence import Buffers, count, folded_memory, ring_slots
+from server.kernel.sequence import Buffers, count, folded_memory, hand_back, ring_slots, take_over
 from server.model.hybrid import HybridModel
 
 PROMPT = prompt_of(40)
@@ -80,3 +80,17 @@ def check_text_and_state(
             expected, ready = plain[len(text)], count(at, "length") - count(at, "behind") + 1
             ours, theirs = (recurrent(small, x) + cached(small, x, ready) for x in (at, expected))
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def check_hand_back(small: Small, length: int) -> None:
+    """Answer, hand back to the reference's state, take it over into fresh buffers and go on: the same text."""
+    truth, _, _ = small.generate(PROMPT, length)
+    at, state = small.start(PROMPT[:-1], PROMPT[-1])
+    text = small.cycles(at).cycle(2, truth[:2])
+    missing = hand_back(at, small.model.config, state, [*PROMPT, *text[:-1]])
+    small.reference.mtp_fill(missing.ids, missing.hidden, state)
+    again, _ = small.start(PROMPT[:-1], PROMPT[-1])
+    take_over(again, small.model.config, state, text[-1])
+    while len(text) < length:
+        text += small.cycles(again).cycle(0)
+    assert text[:length] == truth
