@@ -27,6 +27,8 @@ DEVICE = HERE.parents[1] / "server" / "kernel" / "cuda"
 FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
 """Most of a small test's time is compilation: with -O2 it takes twice as long as with -O1."""
 FAILURE_BYTES = 1 << 16
+KEPT = 150
+"""Compiled libraries of earlier test runs, at most."""
 THREADS = 512
 
 
@@ -139,4 +141,7 @@ def _compiled(unit: str) -> Path:
             if done.returncode:
                 raise EmulationError(f"{source} doesn't compile:\n{done.stderr[:6000]}")
             part.rename(library)
+            source.unlink()
+            for old in sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+                old.unlink(missing_ok=True)
     return library
