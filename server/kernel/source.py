@@ -40,8 +40,8 @@ PARTIAL_FLOATS = 2 * MATH_WARPS * 20
 """Of a row: two slots of each math warp's sums."""
 BARRIER_BYTES = 8 * (4 + 10)
 """Barriers that aren't a stage's; a stage has two."""
-INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 8)
-"""The instruction at hand and the next one, each with an SM's share."""
+INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 16)
+"""The instruction at hand and the next one, each with an SM's share and two counts."""
 
 
 @dataclass(frozen=True)

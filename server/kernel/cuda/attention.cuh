@@ -285,7 +285,7 @@ DEVICE Progress run_pass(const Instruction& i, const Pass& pass) {
 DEVICE Progress attend_rows(const Instruction& i, const Launch& l, u32 rows, Progress at) {
   Pass p;
   p.key_head = at.item / PARTS, p.part = at.item % PARTS, p.first = at.first, p.count = 0, p.rows = rows;
-  p.row_zero = row_zero_position(i, l);
+  p.row_zero = row_zero_position(i);
   p.behind = i.rows_kind == ROWS_BEHIND;
   const u32 queries = i.queries < rows ? (u32)i.queries : rows, top = p.behind ? p.row_zero : p.row_zero + rows - 1;
   const u32 first_new = top + 1 - rows, fresh = at.first == 0 ? first_new : at.fresh;

@@ -74,7 +74,7 @@ static_assert(sizeof(QueryArea) <= AREA_BYTES, "attention must fit into the acti
 // Positions of each part of a row's context: see chunk_positions in instructions.py.
 DEVICE u32 chunk_positions(u32 position) { return KV_GRANULE * ((position + KV_GRANULE * PARTS) / (KV_GRANULE * PARTS)); }
 
-DEVICE u32 row_zero_position(const Instruction& i, const Launch& l) { return (u32)l.counts[LENGTH] + (u32)i.step; }
+DEVICE u32 row_zero_position(const Instruction& i) { return length_of(i) + (u32)i.step; }
 
 // ---- rotation
 

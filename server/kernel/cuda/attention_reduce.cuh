@@ -3,7 +3,7 @@
 ROLE void attention_reduce(const Instruction& i, const Launch& l, u32 rows) {
   constexpr u32 SETS = (PARTS + 31) / 32, AHEAD = PARTS <= 40 ? PARTS : 32;
   const Range range = my_range(i);
-  const u32 zero = row_zero_position(i, l), jobs = (range.stop - range.start) * rows, lane = lane_index();
+  const u32 zero = row_zero_position(i), jobs = (range.stop - range.start) * rows, lane = lane_index();
   for (u32 job = worker_warp(); job < jobs; job += WORKER_WARPS) {
     const u32 block = range.start + job / rows, row = job % rows, column = block * BLOCK + lane;
     const u32 head = block * BLOCK / HEAD_DIM, position = zero + row, chunk = chunk_positions(position);

@@ -19,13 +19,17 @@ DEVICE void wait_for_grid(const Launch& l, u32 index) {
 }
 
 // By the loader: instruction `index` to shared memory. The one before the last one lay there; this SM has finished it.
-DEVICE void copy_instruction(const Launch& l, u32 index) {
+DEVICE void copy_instruction(const Launch& l, u32 index, u32 length, u32 fold) {
   if (index >= l.count) return;
   const Instruction& from = l.instructions[index];
   Here& to = here(index);
   for (u32 word = thread_index() & 31; word < sizeof(Instruction) / 8; word += 32)
     ((u64*)&to.instruction)[word] = ((const u64*)&from)[word];
-  if ((thread_index() & 31) == 0) to.range = from.ranges[sm_index()];
+  if ((thread_index() & 31) == 0) {
+    to.range = from.ranges[sm_index()];
+    to.length = length;
+    to.fold = fold;
+  }
   sync_warp();
   if ((thread_index() & 31) == 0) barrier_arrive(&barriers().copied[index & 1]);
 }
@@ -48,7 +52,7 @@ DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 rows) {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_constant__ Launch l) {
   const u32 warp = thread_index() / 32;
   if (thread_index() == 0) init_barriers();
-  const u32 behind = (u32)l.counts[BEHIND_COUNT], length = (u32)l.counts[LENGTH];
+  const u32 behind = (u32)l.counts[BEHIND_COUNT], length = (u32)l.counts[LENGTH], fold = (u32)l.counts[FOLD];
   sync_threads(1, THREADS);
   Barriers& b = barriers();
 
@@ -56,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
     produce(l);
   } else if (warp == LOADER_WARP) {
     u32 turns = 0;
-    copy_instruction(l, 0);
+    copy_instruction(l, 0, length, fold);
     for (u32 index = 0; index < l.count; ++index) {
       const Instruction& i = here(index).instruction;
       if ((thread_index() & 31) == 0) wait_for_grid(l, index);
@@ -64,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
       fence_loads();
       if ((thread_index() & 31) == 0) barrier_arrive(&b.go);
       if (streams(i)) turns = load_input(i, l, row_count(i, behind), turns);
-      copy_instruction(l, index + 1);
+      copy_instruction(l, index + 1, length, fold);
       if (index + 1 < l.count) prefetch_state(here(index + 1).instruction, length);
     }
   } else {

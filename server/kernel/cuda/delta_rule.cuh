@@ -302,7 +302,7 @@ ROLE void delta_rule(const Instruction& i, const Launch& l, u32 rows) {
   if (group >= DELTA_GROUPS) return;
   Range range = my_range(i);
   DeltaArea& area = shared<DeltaArea>(AREA_OFFSET)[group];
-  u32 length = (u32)l.counts[LENGTH], fold = (u32)l.counts[FOLD];
+  u32 length = length_of(i), fold = fold_of(i);
   for (u32 item = range.start + group; item < range.stop; item += DELTA_GROUPS) {
     u32 head = item / SLICES, slice = item % SLICES;
     u32 width = STATE - slice * BLOCK < BLOCK ? STATE - slice * BLOCK : BLOCK;

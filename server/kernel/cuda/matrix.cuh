@@ -192,6 +192,10 @@ DEVICE void prefetch_state(const Instruction& i, u32 length) {
     constexpr u32 slices = (STATE + 31) / 32;
     for (u32 item = range.start; item < range.stop; ++item) {
       const u32 first = item % slices * 32, values = STATE - first < 32 ? STATE - first : 32;
+      const u32 query = item / slices % KEY_HEADS * STATE, value = 2 * KEY_HEADS * STATE + item / slices * STATE + first;
+      prefetch(i.taps + query * CONV_TAPS, STATE * CONV_TAPS * 4);
+      prefetch(i.taps + (KEY_HEADS * STATE + query) * CONV_TAPS, STATE * CONV_TAPS * 4);
+      prefetch(i.taps + value * CONV_TAPS, values * CONV_TAPS * 4);
       prefetch(i.memory + ((u64)(item / slices) * STATE + first) * STATE, values * STATE * 4);
     }
   } else if (i.kind == ATTENTION && i.queries) {

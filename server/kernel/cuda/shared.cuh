@@ -14,16 +14,19 @@ constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 
 constexpr u32 BARRIERS_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;
 constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 10) + 15) / 16 * 16;
 
-// An instruction with this SM's share of it, copied to shared memory one instruction ahead: waiting for other SMs empties
-// the L1 cache, and all warps read it again and again.
+// An instruction with this SM's share of it and the counts that the launch began with, copied to shared memory one
+// instruction ahead: waiting for other SMs empties the L1 cache, and all warps read it again and again.
 struct Here {
   Instruction instruction;
   Range range;
+  u32 length, fold;
 };
 constexpr u32 SHARED_TOTAL = INSTRUCTIONS_OFFSET + 2 * sizeof(Here);
 DEVICE Here& here(u32 index) { return shared<Here>(INSTRUCTIONS_OFFSET)[index & 1]; }
 // This SM's items of an instruction that lies in shared memory.
 DEVICE Range my_range(const Instruction& i) { return ((const Here*)&i)->range; }
+DEVICE u32 length_of(const Instruction& i) { return ((const Here*)&i)->length; }
+DEVICE u32 fold_of(const Instruction& i) { return ((const Here*)&i)->fold; }
 
 // Two windows of activations fill the area, unless one holds all of them.
 constexpr u32 WINDOWS = 2;
