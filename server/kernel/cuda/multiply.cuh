@@ -1,0 +1,148 @@
+// Math warps: tiles times activations, summed up for a portion, warp by warp.
+
+struct Math {
+  Turn<STAGES> stage;
+  Turn<PARTIAL_SLOTS> partial;
+  Turn<WINDOWS> window;  // the one that is held, or the next one
+  bool holds = false;
+
+  DEVICE explicit Math(u32 turns) {
+    stage.unpack(turns);
+    partial.unpack(turns >> stage.BITS);
+    window.unpack(turns >> 2 * stage.BITS);
+  }
+  // Where the next instruction goes on.
+  DEVICE u32 turns() const {
+    return stage.packed() | partial.packed() << stage.BITS | window.packed() << 2 * stage.BITS;
+  }
+
+  DEVICE void multiply(const Instruction& i, const Launch& l, u32 rows) {
+    const Windowing w(i, rows);
+    Window x;
+    x.rows = rows;
+    Portions portions(&i, my_range(i));
+    Portion p;
+    u32 current = ~0u;
+    while (portions.next(p)) {
+      const Strip& s = i.strip[p.strip];
+      const u32 first = w.of_tile(s, p.matrix, p.first);
+      if (first != current) {
+        advance(i, l, w, first, x);
+        current = first;
+      }
+      Products sums;
+      clear(sums);
+      switch (s.matrix[p.matrix].type) {
+#if HAS_F32
+        case F32: take<F32>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_F16
+        case F16: take<F16>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_BF16
+        case BF16: take<BF16>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q8_0
+        case Q8_0: take<Q8_0>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q4_K
+        case Q4_K: take<Q4_K>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q5_K
+        case Q5_K: take<Q5_K>(i, l, w, p, x, current, sums); break;
+#endif
+#if HAS_Q6_K
+        case Q6_K: take<Q6_K>(i, l, w, p, x, current, sums); break;
+#endif
+      }
+      leave(sums, l);
+    }
+    if (holds) release();
+  }
+
+  template <u32 type>
+  DEVICE void take(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x, u32& current,
+                   Products& sums) {
+    if (w.low) take_planes<type, true>(i, l, w, p, x, current, sums);
+    else take_planes<type, false>(i, l, w, p, x, current, sums);
+  }
+
+  // This warp's tiles of a portion: the warps take an SM's tiles in turn.
+  template <u32 type, bool two_planes>
+  DEVICE void take_planes(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x,
+                          u32& current, Products& sums) {
+    constexpr u32 bytes = type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
+    constexpr u32 most = STAGE_BYTES / bytes, tile_blocks = type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8;
+    const Strip& s = i.strip[p.strip];
+    const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
+    Barriers& b = barriers();
+    u32 mine = (thread_index() / 32 + MATH_WARPS - p.before % MATH_WARPS) % MATH_WARPS;
+    for (u32 begin = 0; begin < p.count; begin += most) {
+      const u32 end = begin + most < p.count ? begin + most : p.count;
+      // Windows are given up by warps that have no tile there, too: the loader waits for all of them, and a ring of few
+      // tiles for those that wait for the loader.
+      const u32 reached = (p.first + begin >> tile_shift) * tile_blocks;
+      while (reached - x.block >= w.size) advance(i, l, w, ++current, x);
+      barrier_wait(&b.stage_full[stage.slot], stage.parity, l, AT_STAGE_FULL);
+      for (; mine < end; mine += MATH_WARPS) {
+        const u32 block = (p.first + mine >> tile_shift) * tile_blocks;
+        while (block - x.block >= w.size) advance(i, l, w, ++current, x);
+        add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
+                                   block - x.block);
+      }
+      sync_warp();
+      if ((thread_index() & 31) == 0) barrier_arrive(&b.stage_empty[stage.slot]);
+      stage.next();
+    }
+    const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+    while (current < last) advance(i, l, w, ++current, x);
+  }
+
+  // To the next window of the input: number `index` of the row.
+  DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
+    Barriers& b = barriers();
+    if (holds) release();
+    if (i.segments > 1) barrier_wait(&b.window_ready[window.slot], window.parity, l, AT_WINDOW_READY);
+    else barrier_wait(&b.window_full[window.slot], window.parity, l, AT_WINDOW_FULL);
+    const u32 at = w.offset(window.slot);
+    x.block = index * w.size;
+    const u32 lane = thread_index() & 31;
+    x.values = at + lane * 8;
+    x.scales = at + w.size * w.rows * 32 + (lane & 3) * 8;
+    x.sums = at + w.size * w.rows * 36 + (lane >> 2) * 4;
+    x.low = at + w.size * w.rows * 40 + lane * 8;
+    holds = true;
+  }
+
+  DEVICE void release() {
+    sync_warp();
+    if ((thread_index() & 31) == 0) barrier_arrive(&barriers().window_empty[window.slot]);
+    window.next();
+    holds = false;
+  }
+
+  // The warp's sums of a portion into its part of a slot: [column][16 rows].
+  DEVICE void leave(const Products& sums, const Launch& l) {
+    Barriers& b = barriers();
+    const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
+    barrier_wait(&b.partial_empty[partial.slot], partial.parity ^ 1, l, AT_PARTIAL_EMPTY);
+    float* to = shared<float>(PARTIALS_OFFSET) + (partial.slot * MATH_WARPS + thread_index() / 32) * PARTIAL_WARP;
+#pragma unroll
+    for (u32 n = 0; n < ROW_TILES; ++n) {
+      float* column = to + (8 * n + 2 * t) * PARTIAL_STRIDE;
+      column[g] = sums[n][0];
+      column[PARTIAL_STRIDE + g] = sums[n][1];
+      column[g + 8] = sums[n][2];
+      column[PARTIAL_STRIDE + g + 8] = sums[n][3];
+    }
+    sync_warp();
+    if (lane == 0) barrier_arrive(&b.partial_full[partial.slot]);
+    partial.next();
+  }
+};
+
+ROLE u32 multiply(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
+  Math math(turns);
+  math.multiply(i, l, rows);
+  return math.turns();
+}
