@@ -38,11 +38,11 @@ DEVICE const Instruction& instruction(const Launch& l, u32 index) {
   return here(index).instruction;
 }
 
-DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 rows) {
+DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 index, u32 rows) {
   switch (i.kind) {
     case EMBED: embed(i, l, rows); break;
     case MTP_INPUT: mtp_input(i, l, rows); break;
-    case DELTA_RULE: delta_rule(i, l, rows); break;
+    case DELTA_RULE: delta_rule(i, l, index, rows); break;
     case ATTENTION: attention(i, l, rows); break;
     case ATTENTION_REDUCE: attention_reduce(i, l, rows); break;
     case VERIFY: verify(i, l, rows); break;
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
         turns = multiply(i, l, rows, turns);
         continue;
       }
-      barrier_wait(&b.go, index & 1, l, AT_GO);
+      if (!math || i.kind != DELTA_RULE) barrier_wait(&b.go, index & 1, l, AT_GO);  // it waits when it has to
       stamp(l, index, 1);
       if (streams(i)) {
         turns = finish(i, l, index, rows, length, turns);
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
         fence_loads();
         sync_threads(8, 32 * EPILOGUE_WARPS);
       } else {
-        if (math) run_on_workers(i, l, rows);
+        if (math) run_on_workers(i, l, index, rows);
         fence_loads();
         sync_threads(9, WORKERS + 32 * EPILOGUE_WARPS);
         stamp(l, index, 2);

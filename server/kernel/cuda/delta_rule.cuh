@@ -1,8 +1,9 @@
 // A Gated DeltaNet layer between its projections (DeltaRule). An item is 32 values of a value head; 128 threads have one:
 // thread = (value, quarter of the keys), with its part of the memory S in registers.
 //
-// S is read once and, when the last cycle kept rows, written once with these folded in. Folding repeats the very
-// operations that computed the rows (advance_memory), so S has the bits that it would have without rejected rows.
+// When the last cycle kept rows, S is read, written with these folded in, and read again from the L2 cache for this cycle's
+// rows. Folding repeats the very operations that computed the rows, so S has the bits that it would have without rejected
+// rows.
 
 constexpr u32 SLICES = (STATE + BLOCK - 1) / BLOCK;
 constexpr u32 KEY_WIDTH = KEY_HEADS * STATE;
@@ -201,16 +202,24 @@ struct DeltaItem {
   }
 
   // Rows are prepared and computed ROW_CHUNK at a time.
+  // Folds the rows that the last cycle kept into S. Nothing of it comes from this launch.
+  DEVICE void fold() const {
+    if (folded == 0) return;
+    Memory s;
+    stage_fold(length - folded, chunk(folded));
+    load_memory(s, stored());
+    sync();
+    fold_rows(s);
+  }
+
   DEVICE void run() const {
     Memory s;
     float z[2];
     const float weight = thread % 32 < width ? i.gate_norm[slice * BLOCK + thread % 32] : 0.0f;
-    stage_fold(length - folded, chunk(folded));
     stage<ROUNDS>(0, z);
-    load_memory(s, stored());  // by now it is in the L2 cache
+    load_memory(s, stored());  // from the L2 cache, where this thread left it
     sync();
     normalise(0, chunk(rows));
-    if (folded != 0) fold_rows(s);
     sync();
     compute(s, 0, z, weight);
     if constexpr (ROW_TILES * 8 > ROW_CHUNK) {
@@ -297,7 +306,10 @@ struct DeltaItem {
   }
 };
 
-ROLE void delta_rule(const Instruction& i, const Launch& l, u32 rows) {
+// Folding needs nothing from the instructions before, so it is done while other SMs are still at them; this SM's own math
+// warps must have left the area, though.
+ROLE void delta_rule(const Instruction& i, const Launch& l, u32 index, u32 rows) {
+  sync_threads(10, WORKERS);
   u32 group = thread_index() / ITEM_THREADS;
   if (group >= DELTA_GROUPS) return;
   Range range = my_range(i);
@@ -306,7 +318,9 @@ ROLE void delta_rule(const Instruction& i, const Launch& l, u32 rows) {
   for (u32 item = range.start + group; item < range.stop; item += DELTA_GROUPS) {
     u32 head = item / SLICES, slice = item % SLICES;
     u32 width = STATE - slice * BLOCK < BLOCK ? STATE - slice * BLOCK : BLOCK;
-    DeltaItem{i, area, thread_index() % ITEM_THREADS, 2 + group, head, head % KEY_HEADS, slice, width, length, rows, fold}
-        .run();
+    const DeltaItem it{i, area, thread_index() % ITEM_THREADS, 2 + group, head, head % KEY_HEADS, slice, width, length, rows, fold};
+    it.fold();
+    barrier_wait(&barriers().go, index & 1, l, AT_GO);
+    it.run();
   }
 }
