@@ -143,7 +143,7 @@ template <u32 type, bool two_planes> struct Pair {
 };
 
 // to += the four pairs of a tile. What a pair reads is asked for two pairs before, and where registers allow it the next
-// pair's products are begun before this one's are used: a scheduler of the SM has only two math warps to choose from.
+// pair's products are begun before this one's are used: a scheduler of the SM has only three math warps to choose from.
 template <u32 type, bool two_planes>
 DEVICE void add_pairs(Products& to, u32 tile, const Window& x, u32 at, const Words4& scales0, const Words4& scales1,
                       const Words4& fifth) {
