@@ -13,6 +13,8 @@ from pathlib import Path
 from platformdirs import user_runtime_dir, user_state_dir
 
 RUNTIME_DIR_VARIABLE = "DRAFTLINE_RUNTIME_DIR"
+OURS = "engine."
+"""How the names of all our files in there begin."""
 MAX_SOCKET_PATH = 103
 """Bytes of a Unix socket's path that every system accepts (Linux takes 107, macOS and the BSDs 103)."""
 
@@ -102,4 +104,10 @@ def _make_private(directory: Path) -> None:
         # /tmp and its like: root, who owns them, would lock everybody else out.
         raise PermissionError(f"{directory} is there for all users")
     if stat.S_IMODE(found.st_mode) & 0o077:
+        others = sorted(path.name for path in directory.iterdir() if not path.name.startswith(OURS))
+        if others:
+            # Somebody's home, /etc: closing it would lock others out of what isn't ours.
+            raise PermissionError(
+                f"{directory} is open to other users and holds more than Draftline's files ({others[0]})"
+            )
         directory.chmod(0o700)

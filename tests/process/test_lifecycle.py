@@ -86,10 +86,24 @@ def test_socket_is_private_and_the_address_is_published(home: EngineHome) -> Non
     assert published["version"] == __version__
 
 
-def test_a_loose_runtime_directory_is_made_private(home: EngineHome) -> None:
-    home.places.runtime.chmod(0o777)
-    home.serve()
-    assert stat.S_IMODE(home.places.runtime.stat().st_mode) == 0o700
+def test_a_folder_with_other_things_in_it_is_refused_and_stays_as_open_as_it_is(home: EngineHome) -> None:
+    home.places.runtime.chmod(0o755)
+    (home.places.runtime / "letter.txt").write_text("dear")
+    for command in (("stop",), ("serve", "--model", str(home.model()))):
+        done = home.run(*command)
+        assert done.returncode == 1
+        assert "open to other users and holds more than Draftline's files (letter.txt)" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert stat.S_IMODE(home.places.runtime.stat().st_mode) == 0o755
+
+
+def test_a_loose_runtime_directory_of_our_own_is_made_private(home: EngineHome) -> None:
+    folder = home.places.runtime / "r"
+    folder.mkdir()
+    (folder / "engine.log").touch()
+    folder.chmod(0o777)
+    home.run("stop", DRAFTLINE_RUNTIME_DIR=str(folder))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_first_client_starts_the_engine_which_outlives_it(home: EngineHome) -> None:
