@@ -7,18 +7,19 @@ the layout (fixed little-endian fields, versions 2 and 3 of the format) is read 
 
 from __future__ import annotations
 
+import stat
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from mmap import mmap
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import NoReturn
 
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT
 from gguf.constants import GGUFValueType as ValueType
 
-from server.gguf.errors import CorruptFile, TruncatedFile, UnsupportedTensorType
+from server.gguf.errors import CorruptFile, TruncatedFile, UnreadableFile, UnsupportedTensorType
 from server.gguf.types import TensorType, row_bytes
 
 Scalar = str | int | float | bool
@@ -121,6 +122,24 @@ class _Cursor:
             self.take(at - self.at, f"entry {len(found)} of {what}")
         self.at = at
         return found
+
+
+def map_file(path: Path) -> tuple[Header, mmap]:
+    """The header of a file, checked against its size, and the file mapped. Needs no torch.
+
+    Raises UnreadableFile, TruncatedFile, CorruptFile or UnsupportedTensorType.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UnreadableFile(path, "this is not a file", hint="Give the path of a .gguf model file.")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise TruncatedFile(path, "the file is empty")
+            mapping = mmap(file.fileno(), 0, access=ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UnreadableFile(path, f"it can't be opened ({reason})") from None
+    return read_header(path, mapping), mapping
 
 
 def read_header(path: Path, data: mmap | bytes) -> Header:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import stat
 import warnings
 from collections.abc import Sequence
 from math import prod
@@ -16,13 +14,11 @@ from server.gguf.codecs import CODECS, dequantise
 from server.gguf.errors import (
     MissingMetadata,
     MissingTensor,
-    TruncatedFile,
-    UnreadableFile,
     UnsupportedTensorType,
     WrongMetadata,
     WrongTensorShape,
 )
-from server.gguf.header import Header, TensorInfo, Value, read_header
+from server.gguf.header import Header, TensorInfo, Value, map_file
 
 K = TypeVar("K", str, int, float, bool)
 D = TypeVar("D")
@@ -54,17 +50,7 @@ class ModelFile:
         Raises UnreadableFile, TruncatedFile, CorruptFile or UnsupportedTensorType.
         """
         path = Path(path)
-        try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise UnreadableFile(path, "this is not a file", hint="Give the path of a .gguf model file.")
-            with path.open("rb") as file:
-                if not file.read(1):
-                    raise TruncatedFile(path, "the file is empty")
-                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise UnreadableFile(path, f"it can't be opened ({reason})") from None
-        header = read_header(path, mapping)
+        header, mapping = map_file(path)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             data = torch.frombuffer(mapping, dtype=torch.uint8)

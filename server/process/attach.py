@@ -90,10 +90,23 @@ class Attachment:
             return health.status == "ready"
         if not self._may_start or self._replaced_at is not None:
             raise EngineUnavailable(f"the running engine can't be used: {fault}")
+        self._check_model_file()
         self._replaced_at = time.monotonic()
         with contextlib.suppress(httpx.TransportError):
             await http.post("/draftline/v1/stop", json={"when": "idle"}, timeout=5.0)
         return False
+
+    def _check_model_file(self) -> None:
+        """A file that can't be loaded must not cost the user the engine that works. Raises EngineUnavailable."""
+        if self._path is None:
+            return
+        from server.gguf.errors import ModelFileError
+        from server.gguf.header import map_file
+
+        try:
+            map_file(Path(self._path))
+        except ModelFileError as error:
+            raise EngineUnavailable(str(error)) from error
 
     def _fault(self, health: Health) -> str | None:
         """Why a running engine must be replaced, None when it will do."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from engine_process import SCRIPTED_COMMAND, EngineHome, engine_home, process_is_gone, wait_until
+from engine_process import EMPTY_MODEL, SCRIPTED_COMMAND, EngineHome, engine_home, process_is_gone, wait_until
 
 from prompts.segments import Segment
 from server import __version__
@@ -360,6 +360,17 @@ async def test_engine_with_another_model_is_replaced(home: EngineHome) -> None:
         assert (health.model, health.model_id) == (str(other.resolve()), "other")
 
 
+async def test_a_broken_model_file_does_not_end_the_engine_that_works(home: EngineHome) -> None:
+    running = home.serve()
+    broken = home.model("broken.gguf")
+    broken.write_bytes(EMPTY_MODEL[:20])
+    with pytest.raises(EngineUnavailable, match=r"broken\.gguf"):
+        await EngineClient.connect(model=str(broken))
+    health = home.health()
+    assert health is not None
+    assert health.pid == running.pid
+
+
 async def test_client_without_a_wish_takes_the_model_that_runs(
     home: EngineHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,7 +396,7 @@ async def test_clients_that_disagree_on_the_model_do_not_take_turns_forever(
 async def test_engine_whose_model_file_changed_is_replaced(home: EngineHome) -> None:
     model = home.model()
     old = home.serve("--model", str(model))
-    model.write_bytes(b"GGUF, trained once more")
+    model.write_bytes(EMPTY_MODEL + b"trained once more")
     async with connected() as client:
         assert client.engine_pid != old.pid
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,9 @@ SCRIPTED_COMMAND = [sys.executable, "-P", "-E", str(Path(__file__).parent / "scr
 """``draftline`` with an engine that needs no model and no torch."""
 REAL_COMMAND = [sys.executable, "-P", "-E", "-m", "server.cli"]
 
+EMPTY_MODEL = struct.pack("<4sIQQ", b"GGUF", 3, 0, 0)
+"""A model file's header without metadata and tensors: enough for a scripted engine."""
+
 
 class EngineHome:
     """One runtime directory, the engines that run in it and a file that passes for a model."""
@@ -36,7 +40,7 @@ class EngineHome:
 
     def model(self, name: str = "scripted.gguf") -> Path:
         path = self.places.runtime / name
-        path.write_bytes(b"GGUF for a scripted engine")
+        path.write_bytes(EMPTY_MODEL)
         return path
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:
