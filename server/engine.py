@@ -103,7 +103,7 @@ class Engine:
 
     @property
     def prefill_rate(self) -> float:
-        return self._rate.value
+        return self._rate.stated
 
     def submit(self, request: GenerationRequest) -> Generation:
         """Queue a request. Raises ContextOverflow, InvalidRequest, InvalidSampling; RuntimeError after ``close``."""

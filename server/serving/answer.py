@@ -26,12 +26,21 @@ DRAFT_COST = 0.15
 """About what a drafted row adds to a cycle, as a share of one without drafts: to compare cycles of any depth."""
 
 
+WRONG_BY = 1.6
+"""A stated prefill rate that is wrong by this factor is stated anew."""
+
+
 class PrefillRate:
-    """Tokens per second of prefill: a running estimate over chunks large enough to be typical."""
+    """Tokens per second of prefill: a running estimate over chunks large enough to be typical, and what is said of it.
+
+    Clients make their prompts as long as the stated rate allows. One that followed every measurement would move the
+    beginning of the prompt from request to request, and nothing of it could be reused: so what is stated stays until
+    the estimate says that it is wrong by far.
+    """
 
     def __init__(self, value: float) -> None:
         """value: a first measurement, which the first typical chunk replaces."""
-        self.value = value
+        self.value = self.stated = value
         self._tokens = 0.0
         self._seconds = 0.0
 
@@ -40,6 +49,8 @@ class PrefillRate:
             self._tokens = 0.8 * self._tokens + tokens
             self._seconds = 0.8 * self._seconds + seconds
             self.value = self._tokens / self._seconds
+            if not 1 / WRONG_BY < self.value / self.stated < WRONG_BY:
+                self.stated = self.value
 
 
 class Answer:
