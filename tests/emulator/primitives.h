@@ -165,8 +165,6 @@ inline const void* aligned(const void* p, u32 bytes) {
   if ((uintptr_t)p % bytes) emulator::fail("%u bytes read at once from %p, which isn't a multiple of that", bytes, p);
   return p;
 }
-struct Float4 { float x, y, z, w; };
-inline Float4 load_fresh4(const float* p) { Float4 v; memcpy(&v, aligned(p, 16), 16); return v; }
 
 // ---- shared memory by byte offset
 
@@ -203,7 +201,6 @@ inline u32 permute(u32 a, u32 b, u32 selector) {
 // ---- half precision, as bits
 
 inline float half_to_float(u16 h) { return emulator::half_value(h); }
-inline u16 float_to_half(float f) { return emulator::half_of(f); }
 inline u32 float_to_bfloat2(float low, float high) { return emulator::bfloat_of(low) | (u32)emulator::bfloat_of(high) << 16; }
 inline u32 float_to_half2(float low, float high) { return emulator::half_of(low) | (u32)emulator::half_of(high) << 16; }
 inline u32 half2_fma(u32 a, u32 b, u32 c) {
@@ -306,9 +303,7 @@ DEVICE float exponential(float x) { return std::exp(x); }
 DEVICE float logarithm1p(float x) { return std::log1p(x); }
 DEVICE float inverse_root(float x) { return (float)(1.0 / std::sqrt((double)x)); }
 DEVICE float rsqrtf(float x) { return inverse_root(x); }
-DEVICE float absolute(float x) { return std::fabs(x); }
 DEVICE float maximum(float a, float b) { return std::fmax(a, b); }
 DEVICE i32 round_to_int(float x) { return (i32)std::nearbyint(x); }
-DEVICE void sine_cosine(float x, float* sine, float* cosine) { *sine = std::sin(x); *cosine = std::cos(x); }
 
 #undef LINE

@@ -143,12 +143,6 @@ DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 // What another SM has written in this launch is read past the L1 cache, which isn't coherent.
 DEVICE float load_fresh(const float* p) { float v; asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
 DEVICE i32 load_fresh(const i32* p) { i32 v; asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
-struct Float4 { float x, y, z, w; };
-DEVICE Float4 load_fresh4(const float* p) {  // 16-byte aligned
-  Float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
-  return v;
-}
 
 // ---- shared memory by byte offset: half as many registers as pointers
 DEVICE u32 place_of(u32 at) { return address(shared_memory) + at; }
@@ -180,13 +174,11 @@ DEVICE Words4 fresh_words4(const void* p) {  // global, 16-byte aligned, past th
 // ---- bits
 DEVICE float as_float(u32 v) { return __uint_as_float(v); }
 DEVICE u32 as_bits(float v) { return __float_as_uint(v); }
-DEVICE float absolute(float v) { return fabsf(v); }
 DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
 DEVICE u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
 
 // ---- half precision, as bits
 DEVICE float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
-DEVICE u16 float_to_half(float f) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
 // Two bfloat16, `low` in the low 16 bits.
 DEVICE u32 float_to_bfloat2(float low, float high) {
   u32 v;
@@ -247,4 +239,3 @@ DEVICE float exponential(float x) { return expf(x); }
 DEVICE float logarithm1p(float x) { return log1pf(x); }
 DEVICE float inverse_root(float x) { return rsqrtf(x); }
 DEVICE i32 round_to_int(float x) { return __float2int_rn(x); }
-DEVICE void sine_cosine(float x, float* sine, float* cosine) { sincosf(x, sine, cosine); }
