@@ -1,4 +1,4 @@
-"""The gated delta rule over whole sequences, for training: the library's kernel on a GPU, plain torch elsewhere."""
+"""The gated delta rule: over whole sequences (the library's kernel on a GPU, else plain torch), and token by token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ CHUNK = 64
 
 
 def chunk_delta_rule(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
-) -> torch.Tensor:
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, *, final_state: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The chunked form in torch (Yang et al., "Gated Delta Networks", section 3.3), float32 inside.
 
     q, k [B, T, H, D] with unit-length heads, q not yet scaled; v [B, T, H, D]; g (log decay) and beta [B, T, H];
-    T a multiple of 64. Returns o [B, T, H, D] in v's dtype.
+    T a multiple of 64. Returns o [B, T, H, D] in v's dtype, and the state after the last token [B, H, D, D] (keys down,
+    values across, float32) if ``final_state`` asks for it.
     """
     batch, length, heads, width = v.shape
     chunks = length // CHUNK
@@ -46,7 +47,24 @@ def chunk_delta_rule(
         last = total[:, :, i, -1:]
         state = last.exp() * state + (kc[:, :, i] * (last - total[:, :, i]).exp()).transpose(-1, -2) @ u
     out = torch.stack(outputs, 2).permute(0, 2, 3, 1, 4).reshape(batch, length, heads, width)
-    return out.to(v.dtype)
+    return out.to(v.dtype), state if final_state else None
+
+
+def delta_step(
+    state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
+) -> torch.Tensor:
+    """One token more: S ← exp(g) S + k ⊗ u with u = β (v - exp(g) Sᵀ k); o = Sᵀ q / sqrt(D). No gradients.
+
+    ``state`` [B, H, D, D] in float32 is changed in place; q, k, v, o [B, H, D], g and beta [B, H]. The state is read
+    once for k and q together: Sᵀ q of the new state is exp(g) Sᵀ q of the old one plus (k · q) u.
+    """
+    q, k, wide = q.float(), k.float(), v.float()
+    decay, beta = g.exp()[..., None], beta[..., None]
+    old_k, old_q = (torch.stack((k, q), 2) @ state).unbind(2)
+    u = beta * (wide - decay * old_k)
+    o: torch.Tensor = (decay * old_q + (k * q).sum(-1, keepdim=True) * u) * v.shape[-1] ** -0.5
+    state.mul_(decay[..., None]).addcmul_(k[..., None], u[..., None, :])
+    return o.to(v.dtype)
 
 
 def library_delta_rule() -> Any:
@@ -71,15 +89,23 @@ def library_delta_rule() -> Any:
     chunk_o.TRITON_ABOVE_3_4_0 = False
 
     def delta_rule(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
-    ) -> torch.Tensor:
-        return cast(torch.Tensor, chunk_gated_delta_rule(q, k, v, g, beta, scale=q.shape[-1] ** -0.5)[0])
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        *,
+        final_state: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        scale = q.shape[-1] ** -0.5
+        result = chunk_gated_delta_rule(q, k, v, g, beta, scale=scale, output_final_state=final_state)
+        return cast(tuple[torch.Tensor, torch.Tensor | None], result)
 
     return delta_rule
 
 
 def check_against_torch(delta_rule: Any, heads: int, width: int, tolerance: float = 1e-2) -> float:
-    """Largest relative error (norm of the difference over norm) of output and gradients against ``chunk_delta_rule``.
+    """Largest relative error (norm of the difference over norm) against ``chunk_delta_rule``: output, gradients, state.
 
     Raises TrainingError above the tolerance: training on wrong gradients would look almost normal.
     """
@@ -96,10 +122,12 @@ def check_against_torch(delta_rule: Any, heads: int, width: int, tolerance: floa
     mine = [x.requires_grad_() for x in inputs()]
     theirs = [x.detach().clone().requires_grad_() for x in mine]
     gradient = torch.randn(2, 512, heads, width, device="cuda", generator=generator).bfloat16()
-    expected, got = chunk_delta_rule(*mine), delta_rule(*theirs)
+    expected, got = chunk_delta_rule(*mine)[0], delta_rule(*theirs)[0]
     torch.autograd.backward(expected, gradient)
     torch.autograd.backward(got, gradient)
-    pairs = [(expected, got), *((a.grad, b.grad) for a, b in zip(mine, theirs, strict=True))]
+    with torch.no_grad():
+        states = chunk_delta_rule(*mine, final_state=True)[1], delta_rule(*theirs, final_state=True)[1]
+    pairs = [(expected, got), states, *((a.grad, b.grad) for a, b in zip(mine, theirs, strict=True))]
     worst = 0.0
     for a, b in pairs:
         assert a is not None

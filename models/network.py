@@ -6,7 +6,7 @@ gradients. Shapes: B windows, T tokens, E hidden.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,29 @@ import torch
 import torch.nn.functional as F
 
 Weights = dict[str, torch.Tensor]
-DeltaRule = Callable[..., torch.Tensor]
+DeltaRule = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+
+# The weights that the functions below take, in their order; names within a block.
+FEED_FORWARD = ("post_attention_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
+GDN_PROJECTIONS = (
+    "attn_norm.weight",
+    "attn_qkv.weight",
+    "attn_gate.weight",
+    "ssm_beta.weight",
+    "ssm_alpha.weight",
+    "ssm_a",
+    "ssm_dt.bias",
+)
+GDN_OUTPUT = ("ssm_norm.weight", "ssm_out.weight", *FEED_FORWARD)
+ATTENTION_INPUTS = (
+    "attn_norm.weight",
+    "attn_q.weight",
+    "attn_k.weight",
+    "attn_v.weight",
+    "attn_q_norm.weight",
+    "attn_k_norm.weight",
+)
+ATTENTION_OUTPUT = ("attn_output.weight", *FEED_FORWARD)
 
 
 @dataclass(frozen=True)
@@ -105,6 +127,11 @@ def imported(weights: Weights) -> Weights:
     return {name: torch.log(-w) if name.endswith("ssm_a") else w for name, w in weights.items()}
 
 
+def named(w: Weights, layer: int, names: Sequence[str]) -> list[torch.Tensor]:
+    """The weights of one block, in the order of ``names``."""
+    return [w[f"blk.{layer}.{name}"] for name in names]
+
+
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
@@ -122,29 +149,41 @@ def ffn(
     return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
 
 
-def gdn_inputs(
+def gdn_projections(
     x: torch.Tensor,
     norm: torch.Tensor,
     qkv: torch.Tensor,
     gate: torch.Tensor,
     beta: torch.Tensor,
     alpha: torch.Tensor,
-    conv: torch.Tensor,
     log_a: torch.Tensor,
     dt_bias: torch.Tensor,
-    width: int,
+    *,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """q, k, v [B, T, H, D], log decay g and beta [B, T, H] in float32, z [B, T, H·D]."""
+    """u [B, T, 3·H·D] before the convolution, log decay g and beta [B, T, H] in float32, z [B, T, H·D]."""
     h = rms(x, norm, eps)
-    u = F.linear(h, qkv)
-    taps = conv.shape[1]
-    mixed = sum(F.pad(u, (0, 0, taps - 1 - t, 0))[:, : u.shape[1]] * conv[:, t] for t in range(taps))
-    assert isinstance(mixed, torch.Tensor)
-    q, k, v = F.silu(mixed).to(x.dtype).view(*x.shape[:2], 3, -1, width).unbind(2)
     b = torch.sigmoid(F.linear(h, beta).float())
     g = -torch.exp(log_a) * F.softplus(F.linear(h, alpha).float() + dt_bias)
-    return unit(q), unit(k), v.contiguous(), g, b, F.linear(h, gate)
+    return F.linear(h, qkv), g, b, F.linear(h, gate)
+
+
+def gdn_heads(u: torch.Tensor, conv: torch.Tensor, width: int) -> tuple[torch.Tensor, ...]:
+    """The convolution: u [B, taps - 1 + T, 3·H·D], led by the rows before the first token -> q, k, v [B, T, H, D]."""
+    taps = conv.shape[1]
+    length = u.shape[1] - taps + 1
+    mixed = sum(u[:, t : t + length] * conv[:, t] for t in range(taps))
+    assert isinstance(mixed, torch.Tensor)
+    q, k, v = F.silu(mixed).to(u.dtype).view(len(u), length, 3, -1, width).unbind(2)
+    return unit(q), unit(k), v.contiguous()
+
+
+def gdn_inputs(
+    x: torch.Tensor, conv: torch.Tensor, width: int, eps: float, projections: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """q, k, v, g, beta, z of whole windows."""
+    u, g, b, z = gdn_projections(x, *projections, eps=eps)
+    return *gdn_heads(F.pad(u, (0, 0, conv.shape[1] - 1, 0)), conv, width), g, b, z
 
 
 def gdn_output(
@@ -157,6 +196,7 @@ def gdn_output(
     gate: torch.Tensor,
     up: torch.Tensor,
     down: torch.Tensor,
+    *,
     eps: float,
 ) -> torch.Tensor:
     y = rms(o, norm, eps).flatten(-2) * F.silu(z)
@@ -170,7 +210,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat(((a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype), rest), -1)
 
 
-def attention_block(
+def attention_inputs(
     x: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
@@ -178,26 +218,56 @@ def attention_block(
     wq: torch.Tensor,
     wk: torch.Tensor,
     wv: torch.Tensor,
-    wo: torch.Tensor,
     q_norm: torch.Tensor,
     k_norm: torch.Tensor,
-    post_norm: torch.Tensor,
-    gate: torch.Tensor,
-    up: torch.Tensor,
-    down: torch.Tensor,
+    *,
     eps: float,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, ...]:
+    """q [B, heads, T, D], k, v [B, kv_heads, T, D], the output's gate [B, T, heads, D]."""
     h = rms(x, norm, eps)
     width = q_norm.shape[0]
     query, output_gate = F.linear(h, wq).view(*x.shape[:2], -1, 2, width).unbind(3)
     q = rotate(rms(query, q_norm, eps).transpose(1, 2), cos, sin)
     k = rotate(rms(F.linear(h, wk).view(*x.shape[:2], -1, width), k_norm, eps).transpose(1, 2), cos, sin)
     v = F.linear(h, wv).view(*x.shape[:2], -1, width).transpose(1, 2)
+    return q, k, v, output_gate
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention over whole windows -> o [B, heads, T, D]."""
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    o = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-    o = (o * torch.sigmoid(output_gate)).flatten(-2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def attention_output(
+    x: torch.Tensor,
+    o: torch.Tensor,
+    output_gate: torch.Tensor,
+    wo: torch.Tensor,
+    post_norm: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    *,
+    eps: float,
+) -> torch.Tensor:
+    o = (o.transpose(1, 2) * torch.sigmoid(output_gate)).flatten(-2)
     return ffn(x + F.linear(o, wo), post_norm, gate, up, down, eps)
+
+
+def attention_block(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    inputs: Sequence[torch.Tensor],
+    output: Sequence[torch.Tensor],
+    eps: float,
+) -> torch.Tensor:
+    """A whole block over whole windows; cos and sin may have more rows than x."""
+    length = x.shape[1]
+    q, k, v, output_gate = attention_inputs(x, cos[:length], sin[:length], *inputs, eps=eps)
+    return attention_output(x, attend(q, k, v), output_gate, *output, eps=eps)
 
 
 def mtp_input(
@@ -242,25 +312,16 @@ class Network:
         self.norm: Callable[..., torch.Tensor] = maybe(rms)
 
     def block(self, w: Weights, layer: int, x: torch.Tensor) -> torch.Tensor:
-        def of(*names: str) -> list[torch.Tensor]:
-            return [w[f"blk.{layer}.{name}"] for name in names]
-
         out: torch.Tensor
-        feed_forward = of("post_attention_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")
         if self.dims.is_attention(layer):
-            projections = of(
-                "attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight"
-            )
-            norms = of("attn_q_norm.weight", "attn_k_norm.weight")
-            out = self.attention_block(x, self.cos, self.sin, *projections, *norms, *feed_forward, self.dims.eps)
+            inputs, output = named(w, layer, ATTENTION_INPUTS), named(w, layer, ATTENTION_OUTPUT)
+            out = self.attention_block(x, self.cos, self.sin, inputs, output, self.dims.eps)
             return out
-        projections = of(
-            "attn_norm.weight", "attn_qkv.weight", "attn_gate.weight", "ssm_beta.weight", "ssm_alpha.weight"
-        )
-        rates = of("ssm_conv1d.weight", "ssm_a", "ssm_dt.bias")
-        q, k, v, g, beta, z = self.gdn_inputs(x, *projections, *rates, self.dims.linear_dim, self.dims.eps)
-        o = self.delta_rule(q, k, v, g, beta)
-        out = self.gdn_output(x, o, z, *of("ssm_norm.weight", "ssm_out.weight"), *feed_forward, self.dims.eps)
+        conv = w[f"blk.{layer}.ssm_conv1d.weight"]
+        projections = named(w, layer, GDN_PROJECTIONS)
+        q, k, v, g, beta, z = self.gdn_inputs(x, conv, self.dims.linear_dim, self.dims.eps, projections)
+        o, _ = self.delta_rule(q, k, v, g, beta)
+        out = self.gdn_output(x, o, z, *named(w, layer, GDN_OUTPUT), eps=self.dims.eps)
         return out
 
     def hidden(self, w: Weights, ids: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,8 @@ from models.windows import line_starts
 
 LINES_BEFORE = 20
 CHARACTERS_LEFT = 5
+GRAM, TIMES = 8, 3
+"""A continuation loops when some run of ``GRAM`` tokens stands ``TIMES`` times in it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def cursors(files: list[File], count: int, seed: int) -> list[Span]:
     return spans
 
 
-def repeats(tokens: list[int], size: int = 8, times: int = 3) -> bool:
+def repeats(tokens: list[int], size: int = GRAM, times: int = TIMES) -> bool:
     """Whether some run of ``size`` tokens stands ``times`` times in ``tokens``."""
     seen: dict[tuple[int, ...], int] = {}
     for i in range(len(tokens) - size + 1):

@@ -24,7 +24,8 @@ from models.batches import Batches
 from models.delta_rule import check_against_torch, chunk_delta_rule, library_delta_rule
 from models.errors import TrainingError
 from models.files import read_files
-from models.loops import loop_loss, with_loops
+from models.generate import greedy
+from models.loops import CONTINUATION, PROMPT, OwnLoops, looping_share, unlikelihood
 from models.network import REHEARSAL, Dimensions, Network, Weights, imported, initial_weights
 from models.optimiser import Muon, adamw
 from models.tokenizer_file import byte_lengths, load_tokenizer
@@ -35,8 +36,10 @@ from server.model.tokenizer import Tokenizer
 
 DEPTH_WEIGHTS = (0.3, 0.15, 0.1)
 """Loss weights of one, two and three chained steps of the prediction head."""
-LOOP_SHARE = 4
-"""One window in so many is made into one with loops."""
+UNLIKELIHOOD = 1.0
+"""Weight of the unlikelihood of the model's own loops."""
+PROMPTS, TAKEN = 32, 3
+"""Prompts of a round of continuations, and loops of a step, for each window of a batch."""
 
 
 def learning_rate(progress: float, step: int, peak: float, decay: float, warmup: int = 100) -> float:
@@ -80,13 +83,17 @@ class Trainer:
             delta_rule = library_delta_rule()
             worst = check_against_torch(delta_rule, self.dims.linear_heads, self.dims.linear_dim)
             self.report(event="delta rule checked", worst_relative_error=worst)
-        self.network = Network(self.dims, delta_rule, self.device, args.length, args.compile)
+        self.prompt = min(PROMPT, args.length)
+        longest = max(args.length, self.prompt + CONTINUATION)
+        self.network = Network(self.dims, delta_rule, self.device, longest, args.compile)
         start = read_weights(args.start) if args.start else initial_weights(self.dims, args.seed)
         self.weights: Weights = {n: w.float().to(self.device).requires_grad_() for n, w in start.items()}
         self.muon, self.adam = Muon(self.weights), adamw(self.weights, args.rate)
         self.byte_length = torch.tensor(byte_lengths(args.data / "tokenizer.json"), device=self.device)
         self.held_out = self.held_out_batches(tokenizer)
-        self.rng = random.Random(args.seed)
+        self.loops: OwnLoops | None = None
+        if args.against_loops:
+            self.loops = OwnLoops(self.generate, PROMPTS * args.batch, self.prompt, self.end, args.seed)
 
     def report(self, **values: Any) -> None:
         line = json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
@@ -115,30 +122,52 @@ class Trainer:
             return self.weights
         return {n: w if w.ndim < 2 or n.endswith("conv1d.weight") else w.bfloat16() for n, w in self.weights.items()}
 
-    def step(self, array: NDArray[np.int16], progress: float, step: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """One update -> the total loss, and its parts: trunk, one for each depth of drafts, loops."""
-        looping = -(-len(array) // LOOP_SHARE)
-        loops = [with_loops(array[row], self.end, self.rng) for row in range(looping)]
-        window = torch.from_numpy(np.concatenate((np.stack([w for w, _ in loops]), array[looping:])))
-        periods = torch.from_numpy(np.stack([p for _, p in loops])).to(self.device)
+    def generate(self, prompts: torch.Tensor) -> torch.Tensor:
+        """Greedy continuations by the weights of the moment."""
+        with torch.no_grad():
+            w = self.cast()
+        return greedy(self.network, w, prompts.to(self.device), CONTINUATION)
+
+    def unlearn(self, count: int) -> torch.Tensor:
+        """Adds the gradients of ``count`` of the model's own loops -> their unlikelihood; 0 when there are none."""
+        taken = self.loops.take(count) if self.loops else None
+        if not self.loops or taken is None:
+            return torch.zeros((), device=self.device)
+        ids, mask = (x.to(self.device) for x in taken)
+        w = self.cast()
+        hidden = self.network.hidden(w, ids)[:, self.prompt - 1 : -1]
+        loss = unlikelihood(hidden, w["token_embd.weight"], ids[:, self.prompt :], mask)
+        # Few loops weigh less: the last ones to go aren't worth what pressing on them would cost.
+        torch.autograd.backward(UNLIKELIHOOD * min(1.0, len(self.loops.ids) / count) * loss)
+        return loss.detach()
+
+    def step(
+        self, array: NDArray[np.int16], progress: float, step: int
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        """One update -> the total loss, its parts (trunk, one for each depth of drafts), and the loops' unlikelihood.
+
+        With weights to start from the prediction head makes three drafts from the first step.
+        """
+        if self.loops:
+            self.loops.see(array)
+        window = torch.from_numpy(array)
         ids = window[:, :-1].to(self.device, torch.long)
         targets = window[:, 1:].to(self.device, torch.long)
         weight = target_weights(ids, self.middle, self.end)
-        weight[:looping] *= periods == 0
         w = self.cast()
         embedding = w["token_embd.weight"]
         hidden = self.network.hidden(w, ids)
         losses = [self.network.loss(hidden, embedding, targets, weight, 1e-4)]
-        loops_lost = loop_loss(hidden[:looping], embedding, targets[:looping], periods)
-        total = losses[0] + loops_lost
+        total = losses[0]
         draft = hidden
-        depths = 1 if progress < 0.35 else 2 if progress < 0.7 else 3
+        depths = 3 if self.args.start or progress >= 0.7 else 2 if progress >= 0.35 else 1
         for depth in range(depths):
             draft = self.network.draft_hidden(w, ids, draft)
             losses.append(self.network.loss(draft, embedding, targets, weight, 0.0))
             total = total + DEPTH_WEIGHTS[depth] * losses[-1]
-        losses.append(loops_lost)
         torch.autograd.backward(total)
+        # After the other losses, whose activations are gone by now.
+        loops_lost = self.unlearn(TAKEN * len(array))
         torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0, foreach=True)
         rate = learning_rate(progress, step, self.args.rate, self.args.decay)
         self.muon.step(rate)
@@ -147,11 +176,13 @@ class Trainer:
         self.adam.step()
         for parameter in self.weights.values():
             parameter.grad = None
-        return total.detach(), [loss.detach() for loss in losses]
+        total = total.detach() + UNLIKELIHOOD * loops_lost
+        return total, [loss.detach() for loss in losses], loops_lost
 
     def evaluate(self) -> dict[str, float]:
         """Bits per byte on held-out text, and how often each depth's draft equals the trunk's own choice.
 
+        Against loops also the share of held-out continuations that loop.
         Gradients stay on (and unused): without them every compiled function would be compiled a second time.
         """
         nats = torch.zeros((), device=self.device)
@@ -174,7 +205,16 @@ class Trainer:
                 agree[depth] += ok.sum()
             rows += targets.numel()
         result = {"bits_per_byte": float(nats / size / 0.6931471805599453)}
-        return result | {f"draft_{d + 1}": float(agree[d] / rows) for d in range(3)}
+        result |= {f"draft_{d + 1}": float(agree[d] / rows) for d in range(3)}
+        if self.loops:
+            result["loops"] = looping_share(self.generate(self.held_out_prompts()))
+        return result
+
+    def held_out_prompts(self) -> torch.Tensor:
+        """As many prompts as a round has, at even distances in the held-out text."""
+        text = torch.cat([window.flatten() for window in self.held_out])
+        starts = torch.linspace(0, len(text) - self.prompt, PROMPTS * self.args.batch).long()
+        return text[starts[:, None] + torch.arange(self.prompt)]
 
     @torch.no_grad()
     def argmax(self, hidden: torch.Tensor, w: Weights) -> torch.Tensor:
@@ -204,7 +244,7 @@ class Trainer:
             progress = (now - warm) / seconds if step > 3 else 0.0
             if progress >= 1:
                 break
-            total, losses = self.step(array, progress, step)
+            total, losses, loops_lost = self.step(array, progress, step)
             tokens += array.size
             step += 1
             if step in (1, 2, 4, 8, 16) or step % 50 == 0:
@@ -220,6 +260,7 @@ class Trainer:
                     progress=progress,
                     tokens_per_second=pace,
                     losses=[round(float(loss), 3) for loss in losses],
+                    **({"loops": self.loops.share, "unlikelihood": float(loops_lost)} if self.loops else {}),
                 )
             if now - saved > self.args.every * 60:
                 self.report(event="snapshot", step=step, **self.evaluate())
@@ -251,6 +292,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=12)
     parser.add_argument("--held-out", type=int, default=4, help="batches of held-out text per evaluation")
     parser.add_argument("--start", type=Path, help="weights to go on from: weights.pt or a model file")
+    parser.add_argument(
+        "--against-loops", action="store_true", help="also unlearn the loops that the model makes itself"
+    )
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--tiny", action="store_true", help="a small network, to rehearse on a CPU")
     args = parser.parse_args()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from models.delta_rule import chunk_delta_rule
+from models.delta_rule import chunk_delta_rule, delta_step
 
 
-def stepwise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
-    """S ← exp(g) S, then S ← S + k ⊗ β (v - S k); o = S q / sqrt(D). All [B, T, H, ...]."""
+def stepwise(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """S ← exp(g) S, then S ← S + k ⊗ β (v - S k); o = S q / sqrt(D). All [B, T, H, ...]. Also the last S."""
     batch, length, heads, width = v.shape
     state = v.new_zeros(batch, heads, width, width)  # keys down, values across
     rows = []
@@ -17,7 +19,7 @@ def stepwise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor,
         delta = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
         state = state + k[:, t, :, :, None] * delta[:, :, None, :]
         rows.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * width**-0.5)
-    return torch.stack(rows, 1)
+    return torch.stack(rows, 1), state
 
 
 def inputs(length: int, decay: float) -> list[torch.Tensor]:
@@ -31,9 +33,27 @@ def inputs(length: int, decay: float) -> list[torch.Tensor]:
 def test_the_chunk_form_equals_the_steps_over_several_chunks() -> None:
     for decay in (0.02, 1.0, 40.0):  # 40: quotients of decays would overflow
         arguments = inputs(192, decay)
-        expected = stepwise(*arguments)
-        assert (chunk_delta_rule(*arguments) - expected).abs().max() < 2e-5
+        expected, expected_state = stepwise(*arguments)
+        got, state = chunk_delta_rule(*arguments, final_state=True)
+        assert state is not None
+        assert (got - expected).abs().max() < 2e-5
+        assert (state - expected_state).abs().max() < 2e-5
         assert expected.abs().max() > 0.05
+        assert expected_state.abs().max() > 0.05
+
+
+def test_no_state_comes_back_unless_it_is_asked_for() -> None:
+    assert chunk_delta_rule(*inputs(64, 0.3))[1] is None
+
+
+def test_steps_go_on_from_the_chunk_forms_state() -> None:
+    arguments = inputs(128, 0.3)
+    expected, expected_state = stepwise(*arguments)
+    _, state = chunk_delta_rule(*(x[:, :64] for x in arguments), final_state=True)
+    assert state is not None
+    rows = [delta_step(state, *(x[:, t] for x in arguments)) for t in range(64, 128)]
+    assert (torch.stack(rows, 1) - expected[:, 64:]).abs().max() < 2e-5
+    assert (state - expected_state).abs().max() < 2e-5
 
 
 def test_gradients_of_the_chunk_form_equal_those_of_the_steps() -> None:
@@ -41,15 +61,15 @@ def test_gradients_of_the_chunk_form_equal_those_of_the_steps() -> None:
     for rule in (stepwise, chunk_delta_rule):
         arguments = [x.requires_grad_() for x in inputs(128, 0.3)]
         weights = torch.randn(2, 128, 3, 16, generator=torch.Generator().manual_seed(9))
-        found.append(torch.autograd.grad((rule(*arguments) * weights).sum(), arguments))
+        found.append(torch.autograd.grad((rule(*arguments)[0] * weights).sum(), arguments))
     for expected, got in zip(*found, strict=True):
         assert (expected - got).norm() < 1e-4 * expected.norm()
 
 
 def test_a_row_depends_on_nothing_after_it() -> None:
     arguments = inputs(128, 0.3)
-    before = chunk_delta_rule(*arguments)
+    before, _ = chunk_delta_rule(*arguments)
     changed = [torch.cat((x[:, :70], torch.flip(x[:, 70:], (1,))), 1) for x in arguments]
-    after = chunk_delta_rule(*changed)
+    after, _ = chunk_delta_rule(*changed)
     assert (after[:, :70] - before[:, :70]).abs().max() < 1e-6
     assert (after[:, 70:] - before[:, 70:]).abs().max() > 1e-2
