@@ -102,7 +102,7 @@ class GpuKernel:
     def launch(
         self, plan: Plan, at: Buffers, first: int = 0, stop: int | None = None, times: Tensor | None = None
     ) -> None:
-        """The same without waiting. times: int64 [instructions, SMs, 4], for a kernel made with `timed`."""
+        """The same without waiting. times: int64 [instructions, SMs, 6], for a kernel made with `timed`."""
         if not isinstance(at, DeviceBuffers):
             raise TypeError("a launch needs buffers that new_buffers made")
         if times is None and self._timed:
@@ -129,8 +129,9 @@ class GpuKernel:
             raise KernelFault(self._fault("it ended all the same"))
 
     def times(self, plan: Plan, at: DeviceBuffers) -> Tensor:
-        """A launch with time stamps -> int64 [instructions, SMs, 4]: nanoseconds at which an SM came to an instruction,
-        was let in, had computed it, and had told the others. The kernel must have been made with `timed`."""
+        """A launch with time stamps -> int64 [instructions, SMs, 6]: nanoseconds at which an SM came to an instruction,
+        was let in, had its input, had multiplied its tiles, had computed all, and had told the others; 0 where it had
+        nothing to multiply. The kernel must have been made with `timed`."""
         found = torch.zeros(len(plan.instructions), self.sms, TIMES, dtype=torch.int64, device=self.device)
         self.launch(plan, at, times=found)
         self.wait()

@@ -32,8 +32,8 @@ from server.kernel.tiles import Strip
 
 HANDED_WORDS = 32
 """Between the counters of two SMs: each has a cache line of its own."""
-TIMES = 4
-"""Time stamps of an instruction on an SM."""
+TIMES = 6
+"""Time stamps of an instruction on an SM: STAMPS of `cuda/shared.cuh`."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def run(model: str | None, rows: int, drafts: int, context: int, json_path: str 
         from server.kernel.gpu import GpuKernel, require_gpu
         from server.kernel.model import KernelModel
         from server.kernel.plan import build_plan
-        from server.kernel.profile import phase_figures, picture, table
+        from server.kernel.profile import SIGNS, phase_figures, picture, table
     except ImportError as error:
         return _failed(f"{error}; install Draftline again", 1)
     try:
@@ -67,7 +67,8 @@ def run(model: str | None, rows: int, drafts: int, context: int, json_path: str 
         f"(mean of {len(launches)} launches with time stamps)\n"
     )
     print("\n".join(table(phases)))
-    print("\nwaiting .  computing #  handing on >  skew between SMs ~\n" + "\n".join(picture(phases)))
+    signs = "  ".join(f"{name} {sign}" for name, sign in SIGNS.items())
+    print(f"\n{signs}\n" + "\n".join(picture(phases)))
     if json_path is not None:
         found = {
             "model": str(path),
@@ -88,7 +89,7 @@ def run(model: str | None, rows: int, drafts: int, context: int, json_path: str 
 
 
 def measure(kernel: GpuKernel, plan: Plan, context: int) -> list[Tensor]:
-    """Time stamps of LAUNCHES launches at `context` positions, int64 [instructions, SMs, 4], on the CPU.
+    """Time stamps of LAUNCHES launches at `context` positions, int64 [instructions, SMs, 6], on the CPU.
 
     Raises KernelFault, KernelCompileError.
     """

@@ -14,6 +14,7 @@ from small_models import SIZES
 
 from server.gguf.types import TensorType
 from server.kernel.device import DeviceBuffers
+from server.kernel.instructions import WeightPhase
 from server.kernel.plan import build_plan
 from server.kernel.sequence import Buffers, count, roll_back, settle
 from server.kernel.structs import TYPES
@@ -171,10 +172,14 @@ def test_time_stamps_follow_each_other(make: MakeOnKernel) -> None:
     small = make("27b", timed=True)
     plan = build_plan(small.model, small.kernel.sms, 5, 4)
     times = small.kernel.times(plan, filled(small, 300))
-    assert times.shape == (len(plan.instructions), small.kernel.sms, 4)
-    assert bool((times > 0).all())
+    assert times.shape == (len(plan.instructions), small.kernel.sms, 6)
+    assert bool((times[:, :, [0, 1, 4, 5]] > 0).all())
+    streams = torch.tensor([isinstance(i, WeightPhase) for i in plan.instructions])
+    assert bool((times[streams][:, 0, 2:4] > 0).all())
+    assert not times[~streams][:, :, 2:4].any()
+    times = times.cummax(2).values
     assert bool((times.diff(dim=2) >= 0).all())
-    assert bool((times[1:, :, 1] >= times[:-1, :, 3].amax(1, keepdim=True) - 2000).all()), "nobody is let in too early"
+    assert bool((times[1:, :, 1] >= times[:-1, :, 5].amax(1, keepdim=True) - 2000).all()), "nobody is let in too early"
 
 
 HANGING = """

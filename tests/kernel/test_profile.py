@@ -10,9 +10,10 @@ import torch
 from server.kernel import gpu, profile_command
 from server.kernel.errors import KernelCompileError, KernelFault, NoGpu
 from server.kernel.gpu import require_gpu
+from server.kernel.instructions import WeightPhase
 from server.kernel.model import preset_model
 from server.kernel.plan import Plan, build_plan
-from server.kernel.profile import phase_figures, picture, table
+from server.kernel.profile import SIGNS, phase_figures, picture, table
 from server.synth.mixes import find_mix
 from server.synth.presets import PRESETS
 
@@ -27,24 +28,32 @@ def plan_of(rows: int = 3, drafts: int = 2) -> Plan:
 
 def stamps(plan: Plan, waiting: int = 100, computing: int = 2000, handing_on: int = 50) -> torch.Tensor:
     """Every SM takes these nanoseconds for each instruction, and 10 more for each SM before it to compute."""
-    times = torch.zeros(len(plan.instructions), SMS, 4, dtype=torch.int64)
+    times = torch.zeros(len(plan.instructions), SMS, 6, dtype=torch.int64)
     now = START
-    for index in range(len(plan.instructions)):
+    for index, instruction in enumerate(plan.instructions):
+        streams = isinstance(instruction, WeightPhase)
         go = now if index == 0 else now + waiting
         for sm in range(SMS):
             computed = go + computing + 10 * sm
-            times[index, sm] = torch.tensor([now, go, computed, computed + handing_on])
-        now = int(times[index, :, 3].max())
+            # What has no matrices has no stamps for them.
+            fed, multiplied = (go + 300, computed - 400) if streams else (0, 0)
+            times[index, sm] = torch.tensor([now, go, fed, multiplied, computed, computed + handing_on])
+        now = int(times[index, :, 5].max())
     return times
 
 
-def test_an_instructions_time_is_waiting_computing_handing_on_and_skew() -> None:
+def test_an_instructions_time_falls_into_six_parts() -> None:
     plan = plan_of()
     figures = {(p.part, p.kind): p for p in phase_figures(plan, [stamps(plan)], 0)}
     gate_up = figures["trunk", "GateUp ffn_gate ffn_up"]
     assert gate_up.count == 4
     assert gate_up.waiting_us == pytest.approx(0.1)
-    assert gate_up.computing_us == pytest.approx(2.015)  # the mean of 0, 10, 20, 30 more
+    assert gate_up.input_us == pytest.approx(0.3)
+    assert gate_up.multiplying_us == pytest.approx(1.315)  # the mean of 0, 10, 20, 30 more
+    assert gate_up.finishing_us == pytest.approx(0.4)
+    delta_rule = figures["trunk", "DeltaRule"]
+    assert delta_rule.input_us == delta_rule.multiplying_us == 0
+    assert delta_rule.finishing_us == pytest.approx(2.015)
     assert gate_up.handing_on_us == pytest.approx(0.05)
     assert gate_up.skew_us == pytest.approx(0.015)
     assert gate_up.each_us == pytest.approx(0.1 + 2.03 + 0.05)
@@ -53,7 +62,7 @@ def test_an_instructions_time_is_waiting_computing_handing_on_and_skew() -> None
 def test_times_add_up_to_the_launchs() -> None:
     plan = plan_of()
     times = stamps(plan)
-    wanted = int(times[-1, :, 3].max() - times[0, :, 1].min()) / 1e3
+    wanted = int(times[-1, :, 5].max() - times[0, :, 1].min()) / 1e3
     assert sum(p.total_us for p in phase_figures(plan, [times], 0)) == pytest.approx(wanted)
     assert sum(p.count for p in phase_figures(plan, [times], 0)) == len(plan.instructions)
 
@@ -100,7 +109,7 @@ def test_the_table_is_aligned_and_ends_with_the_launch() -> None:
 def test_bars_are_as_long_as_the_times() -> None:
     plan = plan_of()
     phases = phase_figures(plan, [stamps(plan)], 0)
-    bars = [sum(line.count(sign) for sign in ".#>~") for line in picture(phases)]
+    bars = [sum(line.count(sign) for sign in SIGNS.values()) for line in picture(phases)]
     longest = max(p.total_us for p in phases)
     assert max(bars) == 40
     for bar, phase in zip(bars, phases, strict=True):
@@ -162,7 +171,7 @@ def test_the_command_prints_the_table_and_writes_the_figures(
     assert profile_command.run(None, 3, 2, 100, str(tmp_path / "p.json")) == 0
     shown = capsys.readouterr().out
     assert "draftline-python-56m.gguf on Made-up GPU: 3 rows, 2 drafts, 100 positions" in shown
-    assert "waiting .  computing #" in shown
+    assert "waiting .  input :  multiplying *" in shown
     found = json.loads((tmp_path / "p.json").read_text())
     assert found["total_us"] == pytest.approx(sum(phase["total_us"] for phase in found["phases"]))
     assert (found["rows"], found["drafts"], found["context"], found["sms"]) == (3, 2, 100, SMS)

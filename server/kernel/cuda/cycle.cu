@@ -4,10 +4,6 @@
 DEVICE u32 row_count(const Instruction& i, u32 behind) {
   return i.rows_kind == ROWS_BEHIND ? behind : i.rows_kind == ROWS_ONE ? 1 : (u32)i.rows_limit;
 }
-DEVICE void stamp(const Launch& l, u32 index, u32 which) {
-  if (TIMED && thread_index() == 32 * MATH_WARPS) l.times[(index * sm_count() + sm_index()) * 4 + which] = nanoseconds();
-}
-
 // This SM has finished an instruction. Its threads have met at a barrier: whoever sees the arrival sees what they wrote.
 DEVICE void arrive(const Launch& l) { add_release(l.barrier, 1); }
 
@@ -77,26 +73,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
       const Instruction& i = instruction(l, index);
       const u32 rows = row_count(i, behind);
       const bool math = warp < MATH_WARPS;
-      stamp(l, index, 0);
+      stamp(l, index, BEGUN);
       if (math && streams(i)) {
-        turns = multiply(i, l, rows, turns);
+        turns = multiply(i, l, index, rows, turns);
         continue;
       }
       if (!math || i.kind != DELTA_RULE) barrier_wait(&b.go, index & 1, l, AT_GO);  // it waits when it has to
-      stamp(l, index, 1);
+      stamp(l, index, LET_IN);
       if (streams(i)) {
         turns = finish(i, l, index, rows, length, turns);
-        stamp(l, index, 2);
+        stamp(l, index, COMPUTED);
         fence_loads();
         sync_threads(8, 32 * EPILOGUE_WARPS);
       } else {
         if (math) run_on_workers(i, l, index, rows);
         fence_loads();
         sync_threads(9, WORKERS + 32 * EPILOGUE_WARPS);
-        stamp(l, index, 2);
+        stamp(l, index, COMPUTED);
       }
       if (thread_index() == 32 * MATH_WARPS) arrive(l);
-      stamp(l, index, 3);
+      stamp(l, index, ARRIVED);
     }
   }
 }

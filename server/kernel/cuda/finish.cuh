@@ -45,6 +45,7 @@ struct Epilogue {
       if (i.kind == RESIDUAL && !foreign) fetch_residual(i, p.group, rows);
       if (!foreign && !p.closes && portions.at >= portions.stop) collect(i, l, p, portions, index, rows);
       gather(i, l, p);
+      if (portions.at >= portions.stop) stamp(l, index, MULTIPLIED);
       begins = p.closes;
       if (foreign) {
         hand_on(l, p, i.strip[p.strip], rows);

@@ -16,7 +16,7 @@ struct Math {
     return stage.packed() | partial.packed() << stage.BITS | window.packed() << 2 * stage.BITS;
   }
 
-  DEVICE void multiply(const Instruction& i, const Launch& l, u32 rows) {
+  DEVICE void multiply(const Instruction& i, const Launch& l, u32 number, u32 rows) {
     const Windowing w(i, rows);
     Window x;
     x.rows = rows;
@@ -28,6 +28,7 @@ struct Math {
       const u32 first = w.of_tile(s, p.matrix, p.first);
       if (first != current) {
         advance(i, l, w, first, x);
+        if (current == ~0u) stamp(l, number, FED, 0);
         current = first;
       }
       Products sums;
@@ -141,8 +142,8 @@ struct Math {
   }
 };
 
-ROLE u32 multiply(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
+ROLE u32 multiply(const Instruction& i, const Launch& l, u32 number, u32 rows, u32 turns) {
   Math math(turns);
-  math.multiply(i, l, rows);
+  math.multiply(i, l, number, rows);
   return math.turns();
 }

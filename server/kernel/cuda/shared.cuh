@@ -73,6 +73,12 @@ DEVICE void init_barriers() {
 enum Where : u32 { AT_STAGE_FULL = 1, AT_STAGE_EMPTY, AT_PARTIAL_FULL, AT_PARTIAL_EMPTY, AT_WINDOW_FULL, AT_WINDOW_READY,
                    AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED };
 
+// TIMED: by one thread of the SM, where it stands in an instruction.
+enum Stamp : u32 { BEGUN, LET_IN, FED, MULTIPLIED, COMPUTED, ARRIVED, STAMPS };
+DEVICE void stamp(const Launch& l, u32 index, u32 which, u32 by = 32 * MATH_WARPS) {
+  if (TIMED && thread_index() == by) l.times[(index * sm_count() + sm_index()) * STAMPS + which] = nanoseconds();
+}
+
 // A place in a sequence of phases of `slots` barriers: which barrier, and the parity of its phase.
 template <u32 slots> struct Turn {
   u32 slot = 0, parity = 0;

@@ -133,5 +133,5 @@ struct Launch {
   u32* barrier;     // arrivals of SMs, never reset
   u64 epoch;        // instructions of all launches before this one
   u32* fault;       // set when a wait took too long: where
-  u64* times;       // TIMED: [count][SMs][4] nanoseconds: begun, go, computed, arrived
+  u64* times;       // TIMED: [count][SMs][STAMPS] nanoseconds
 };
