@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -92,7 +92,8 @@ class DeviceBuffers(dict[str, Tensor]):
     """A sequence's buffers on a device, by name; the tensors stay what they are, for launches know their addresses.
 
     tables: what launches on these buffers have been lowered to, by the plan's (rows, drafts, logits). last_rows: rows
-    of the last launch, 0 before the first.
+    of the last launch, 0 before the first. columns: of the variant of the kernel that ran last, 8 or 16: so many scales
+    and sums stand in a block of an 8-bit buffer.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class DeviceBuffers(dict[str, Tensor]):
         self.sms = sms
         self.tables: dict[tuple[int, int, bool], Tables] = {}
         self.last_rows = 0
+        self.columns = 8
         new = allocate or (lambda shape, dtype: torch.zeros(*shape, dtype=dtype, device=device))
         for name, buffer in self.listed.items():
             shape = (self.layout(name).nbytes,) if buffer.kind == "int8" else buffer.shape
@@ -123,12 +125,12 @@ class DeviceBuffers(dict[str, Tensor]):
         return Int8Layout(self.listed[name].shape[-1])
 
     def rounded(self, name: str, rows: int, columns: int) -> Tensor:
-        """What an 8-bit buffer, written for `rows` rows, stands for: float32 [rows, columns].
+        """What an 8-bit buffer, written for `rows` rows by the last launch, stands for: float32 [rows, columns].
 
         The second plane ("x.low") has the scales of the first over 254.
         """
         plane = "x.in" if name == "x.low" else name
-        scales = self._scales(plane, rows) / (254 if name == "x.low" else 1)
+        scales = self._words(plane, "scales", rows).view(torch.float32) / (254 if name == "x.low" else 1)
         values = self.codes(name, rows)[..., PLACES.to(self[name].device)]
         return (values * scales[..., None]).transpose(0, 1).flatten(1)[:, :columns]
 
@@ -137,13 +139,14 @@ class DeviceBuffers(dict[str, Tensor]):
         blocks = self.layout(name).blocks
         return self[name][: blocks * rows * BLOCK].view(torch.int8).view(blocks, rows, BLOCK)
 
-    def _scales(self, name: str, rows: int) -> Tensor:
+    def _words(self, name: str, part: Literal["scales", "sums"], rows: int) -> Tensor:
+        """int32 [blocks, rows], a view."""
         layout = self.layout(name)
-        return self[name][layout.scales : layout.sums].view(torch.float32)[: layout.blocks * rows].view(-1, rows)
+        at, count = getattr(layout, part), layout.blocks * self.columns
+        return self[name][at : at + 4 * count].view(torch.int32).view(layout.blocks, self.columns)[:, :rows]
 
     def sums(self, name: str, rows: int) -> Tensor:
         """scale · Σ values of every block, float32 [rows, blocks]."""
-        layout = self.layout(name)
-        words = self[name][layout.sums :].view(torch.int32)[: layout.blocks * rows].view(layout.blocks, rows)
+        words = self._words(name, "sums", rows)
         high, low = (words << 16).view(torch.float32), (words & -65536).view(torch.float32)
         return (high + low).t()

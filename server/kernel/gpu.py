@@ -109,7 +109,8 @@ class GpuKernel:
             raise ValueError("a kernel with time stamps needs a tensor for them")
         tables = self.tables(plan, at)
         behind = 0 if 0 < at.last_rows <= FEW_ROWS else count(at, "behind")
-        variant = self._variant(row_tiles(max(plan.rows, behind)))
+        tiles = row_tiles(max(plan.rows, behind))
+        variant = self._variant(tiles)
         before = self._control.epoch
         parameter = self._control.launch(tables, at, first, (tables.count if stop is None else stop) - first, times)
         try:
@@ -117,7 +118,7 @@ class GpuKernel:
         except KernelFault:
             self._control.epoch = before
             raise
-        at.last_rows = plan.rows
+        at.last_rows, at.columns = plan.rows, FEW_ROWS * tiles
 
     def wait(self) -> None:
         """Until all launches have ended. Raises KernelFault."""

@@ -74,6 +74,7 @@ class EmulatedKernel:
         rows = max(plan.rows, count(at, "behind"))
         parameter = self.control.launch(tables, at, first, (tables.count if stop is None else stop) - first)
         emulated = self.variant(row_tiles(rows))
+        at.columns = 8 * row_tiles(rows)
         emulated.run(
             parameter, self.sms, emulated.function("shared_total")(), THREADS, seed=self.seed, delay=self.delay
         )

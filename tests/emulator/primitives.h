@@ -33,6 +33,7 @@ DEVICE u32 sm_count() { return (u32)emulator::machine->blocks.size(); }
 
 #define shared_memory (emulator::current->warp->block->shared)
 template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
+DEVICE bool shared_base_is_right() { return true; }
 DEVICE u32 address(const void* p) { return (u32)((const u8*)p - shared_memory); }
 
 // ---- warps
@@ -96,6 +97,7 @@ struct Patience {
   u32 polls = 0;
   u64 since = 0;
 };
+inline void give_up(const Launch&, u32 where) { emulator::fail("given up at %u", where); }
 inline void poll(Patience& p, const Launch&, u32 where) {
   p.polls++;
   emulator::current->where = where;
@@ -185,6 +187,7 @@ inline Words4 fresh_words4(const void* p) { Words4 v; memcpy(&v, aligned(p, 16),
 
 // ---- bits
 
+DEVICE u32 in_register(u32 v) { return v; }
 DEVICE float as_float(u32 v) { return emulator::float_of(v); }
 DEVICE u32 as_bits(float v) { return emulator::bits_of(v); }
 inline u32 permute(u32 a, u32 b, u32 selector) {
@@ -252,16 +255,19 @@ inline void multiply(emulator::Collective all, A value_a, B value_b) {
 inline i32 signed_byte(u32 word, u32 i) { return (i8)(word >> (8 * i)); }
 inline i32 unsigned_byte(u32 word, u32 i) { return (u8)(word >> (8 * i)); }
 
-inline void mma_u8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {
-  Fragments<i32> own = {c, {a0, a1, a2, a3}, {b0, b1}};
+inline void mma_u8s8(i32 (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const u32 (&c)[4], LINE) {
+  for (u32 i = 0; i < 4; i++) d[i] = (i32)c[i];
+  Fragments<i32> own = {d, {a0, a1, a2, a3}, {b0, b1}};
   emulator::collective("mma_u8s8", line, own, [](emulator::Collective all) { multiply<4, 2, i32>(all, unsigned_byte, signed_byte); });
 }
-inline void mma_s8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {
-  Fragments<i32> own = {c, {a0, a1, a2, a3}, {b0, b1}};
+inline void mma_s8s8(i32 (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const u32 (&c)[4], LINE) {
+  for (u32 i = 0; i < 4; i++) d[i] = (i32)c[i];
+  Fragments<i32> own = {d, {a0, a1, a2, a3}, {b0, b1}};
   emulator::collective("mma_s8s8", line, own, [](emulator::Collective all) { multiply<4, 2, i32>(all, signed_byte, signed_byte); });
 }
-inline void mma_s8s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b0, LINE) {
-  Fragments<i32> own = {c, {a0, a1, 0, 0}, {b0, 0}};
+inline void mma_s8s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b0, const u32 (&c)[4], LINE) {
+  for (u32 i = 0; i < 4; i++) d[i] = (i32)c[i];
+  Fragments<i32> own = {d, {a0, a1, 0, 0}, {b0, 0}};
   emulator::collective("mma_s8s8_k16", line, own, [](emulator::Collective all) { multiply<4, 1, i32>(all, signed_byte, signed_byte); });
 }
 inline void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, LINE) {

@@ -86,14 +86,15 @@ struct Test { u32* out; const u32* a; const u32* b; u64 what; };
 extern "C" __global__ void products(Test p) {
   u32 lane = thread_index(), g = lane / 4, t = lane % 4;
   i32 c[4] = {};
+  const u32 start[4] = {7, 7, 7, 7};
   float f[4] = {};
   // Rows of A and columns of B are 8 words long (4 for k = 16 of int8).
   const u32 *a = p.a, *b = p.b;
   u32 a0 = a[g * 8 + t], a1 = a[(g + 8) * 8 + t], a2 = a[g * 8 + 4 + t], a3 = a[(g + 8) * 8 + 4 + t];
   u32 b0 = b[g * 8 + t], b1 = b[g * 8 + 4 + t];
-  if (p.what == 0) mma_u8s8(c, a0, a1, a2, a3, b0, b1);
-  if (p.what == 1) mma_s8s8(c, a0, a1, a2, a3, b0, b1);
-  if (p.what == 2) mma_s8s8_k16(c, a0, a1, b0);
+  if (p.what == 0) mma_u8s8(c, a0, a1, a2, a3, b0, b1, start);
+  if (p.what == 1) mma_s8s8(c, a0, a1, a2, a3, b0, b1, start);
+  if (p.what == 2) mma_s8s8_k16(c, a0, a1, b0, start);
   if (p.what == 3) mma_half(f, a0, a1, a2, a3, b0, b1);
   if (p.what == 4) mma_bfloat(f, a0, a1, a2, a3, b0, b1);
   for (u32 i = 0; i < 4; i++) p.out[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = p.what < 3 ? (u32)c[i] : as_bits(f[i]);
@@ -256,7 +257,7 @@ def test_products_of_tensor_cores(what: int) -> None:
     out = kernel.empty((16, 8), torch.int32)
     kernel.run(Parameter(out.data_ptr(), words[0].data_ptr(), words[1].data_ptr(), what), 1, 0, 32)
     if what < 3:
-        assert torch.equal(out.long(), wanted)
+        assert torch.equal(out.long(), wanted + 7)  # what the sums began with
     else:
         assert torch.allclose(out.view(torch.float32).double(), wanted, atol=1e-5)
 

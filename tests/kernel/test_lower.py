@@ -95,11 +95,13 @@ def test_eight_bit_buffers_stand_for_what_was_rounded(make_small: MakeSmall) -> 
     layout = at.layout("ffn.in")
     assert layout.nbytes == MAX_ROWS * columns // 32 * 40
     at.codes("ffn.in", rows)[..., PLACES] = codes
-    at["ffn.in"][layout.scales : layout.sums].view(torch.float32)[: scales.numel()] = scales.flatten()
+    at.columns = 16
+    words = at["ffn.in"].view(torch.int32)
+    words[layout.scales // 4 : layout.sums // 4].view(-1, 16)[:, :rows] = scales.view(torch.int32)
     sums = scales * codes.sum(-1)
     high = sums.to(torch.bfloat16)
     both = torch.stack((high, (sums - high.float()).to(torch.bfloat16)), -1).view(torch.int32)
-    at["ffn.in"][layout.sums :].view(torch.int32)[: sums.numel()] = both.flatten()
+    words[layout.sums // 4 :].view(-1, 16)[:, :rows] = both.squeeze(-1)
     assert torch.equal(at.rounded("ffn.in", rows, columns), Arithmetic(int8=True).rounded(x))
     assert torch.allclose(at.sums("ffn.in", rows), sums.t(), rtol=2**-15)
 

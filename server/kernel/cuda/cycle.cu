@@ -47,6 +47,7 @@ DEVICE void run_on_workers(const Instruction& i, const Launch& l, u32 index, u32
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_constant__ Launch l) {
   const u32 warp = thread_index() / 32;
+  if (!shared_base_is_right()) give_up(l, AT_SHARED_BASE);
   if (thread_index() == 0) init_barriers();
   const u32 behind = (u32)l.counts[BEHIND_COUNT], length = (u32)l.counts[LENGTH], fold = (u32)l.counts[FOLD];
   sync_threads(1, THREADS);

@@ -116,17 +116,17 @@ struct Epilogue {
   }
 
   DEVICE void scale_window(const Instruction& i, const Windowing& w, u32 index) {
-    const u32 at = w.offset(window.slot), segments = (u32)i.segments, part = (u32)i.blocks / segments;
-    float* scales = shared<float>(at + w.size * w.rows * 32);
-    u32* sums = shared<u32>(at + w.size * w.rows * 36);
+    const u32 start = w.offset(window.slot), segments = (u32)i.segments, part = (u32)i.blocks / segments;
+    float* scales = shared<float>(start + w.scales());
+    u32* sums = shared<u32>(start + w.sums());
     const float* factors = shared<float>(FACTORS_OFFSET);
     const u32 begin = index * w.size, end = begin + w.size < (u32)i.blocks ? begin + w.size : (u32)i.blocks;
     for (u32 k = thread_index() - 32 * MATH_WARPS; k < (end - begin) * w.rows; k += 32 * EPILOGUE_WARPS) {
-      const u32 block = k / w.rows, row = k - block * w.rows;
+      const u32 block = k / w.rows, row = k - block * w.rows, at = block * COLUMNS + row;
       const float f = factors[row * segments + (begin + block) / part];
-      scales[k] *= f;
-      const float sum = (as_float(sums[k] << 16) + as_float(sums[k] & 0xFFFF0000)) * f;
-      sums[k] = split_sum(sum);
+      scales[at] *= f;
+      const float sum = (as_float(sums[at] << 16) + as_float(sums[at] & 0xFFFF0000)) * f;
+      sums[at] = split_sum(sum);
     }
   }
 
@@ -289,8 +289,8 @@ struct Epilogue {
 #pragma unroll
     for (u32 c = 0; c < BATCH; ++c) {
       if (column(first + c) >= rows) continue;
-      const u32 at = block * rows + column(first + c);
-      to.values[at * 32 + place(lane)] = (i8)q[c].value;
+      const u32 at = block * COLUMNS + column(first + c);
+      to.values[(block * rows + column(first + c)) * 32 + place(lane)] = (i8)q[c].value;
       if (lane == 0) {
         to.scales[at] = q[c].scale;
         to.sums[at] = split_sum(q[c].scale * (float)q[c].sum);
@@ -330,20 +330,20 @@ struct Epilogue {
         if (row >= rows) continue;
         if (there) i.x[row * HIDDEN + output] = x[c];
         if (lane == 0) i.output_squares[row * (HIDDEN / BLOCK) + block] = squares[c];
-        if (i.output_low) low_plane(i, block * rows + row, weighted[c]);
+        if (i.output_low) low_plane(i, block, row, rows, weighted[c]);
       }
     }
   }
 
   // What rounding left, with scales over 254. Minima are multiplied by the sum of both planes.
-  DEVICE static void low_plane(const Instruction& i, u32 at, float weighted) {
+  DEVICE static void low_plane(const Instruction& i, u32 block, u32 row, u32 rows, float weighted) {
     const u32 lane = thread_index() & 31;
     const Quantised q = quantised(weighted);
     const float rest = weighted - (float)q.value * q.scale, low_scale = q.scale / 254;
     const i32 low = low_scale > 0 ? round_to_int(rest / low_scale) : 0;
-    i.output_low[at * 32 + place(lane)] = (i8)low;
+    i.output_low[(block * rows + row) * 32 + place(lane)] = (i8)low;
     const float sum = q.scale * ((float)q.sum + (float)sum_of_lanes(low) / 254);
-    if (lane == 0) i.output.sums[at] = split_sum(sum);
+    if (lane == 0) i.output.sums[block * COLUMNS + row] = split_sum(sum);
   }
 
   DEVICE void begin_head(const Instruction& i, u32 rows) {

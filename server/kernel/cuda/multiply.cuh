@@ -5,6 +5,7 @@ struct Math {
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;  // the one that is held, or the next one
   bool holds = false;
+  Constants constants;
 
   DEVICE explicit Math(u32 turns) {
     stage.unpack(turns);
@@ -89,7 +90,7 @@ struct Math {
         const u32 block = (p.first + mine >> tile_shift) * tile_blocks;
         while (block - x.block >= w.size) advance(i, l, w, ++current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
-                                   block - x.block);
+                                   block - x.block, constants);
       }
       sync_warp();
       if ((thread_index() & 31) == 0) barrier_arrive(&b.stage_empty[stage.slot]);
@@ -109,9 +110,9 @@ struct Math {
     x.block = index * w.size;
     const u32 lane = thread_index() & 31;
     x.values = at + lane * 8;
-    x.scales = at + w.size * w.rows * 32 + (lane & 3) * 8;
-    x.sums = at + w.size * w.rows * 36 + (lane >> 2) * 4;
-    x.low = at + w.size * w.rows * 40 + lane * 8;
+    x.scales = at + w.scales() + (lane & 3) * 8;
+    x.sums = at + w.sums() + (lane >> 2) * 4;
+    x.low = at + w.low_values() + lane * 8;
     holds = true;
   }
 

@@ -72,9 +72,14 @@ struct Windowing {
 
   DEVICE Windowing(const Instruction& i, u32 rows) : rows(rows), low(i.input_low != nullptr) {
     blocks = ((u32)i.blocks + 7) / 8 * 8;
-    const u32 bytes = rows * (low ? 72 : 40);
+    const u32 bytes = block_bytes();
     size = blocks * bytes <= AREA_BYTES ? blocks : AREA_BYTES / WINDOWS / bytes / 8 * 8;
   }
+  DEVICE u32 block_bytes() const { return rows * (low ? 64 : 32) + COLUMNS * 8; }
+  // In a window: values, scales, sums, the second plane.
+  DEVICE u32 scales() const { return size * rows * 32; }
+  DEVICE u32 sums() const { return scales() + size * COLUMNS * 4; }
+  DEVICE u32 low_values() const { return scales() + size * COLUMNS * 8; }
   DEVICE u32 offset(u32 slot) const { return AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS)); }
   // The window that a tile's columns are in.
   DEVICE u32 of_tile(const Strip& s, u32 matrix, u32 tile) const {

@@ -12,7 +12,11 @@ DEVICE u32 sm_count() { u32 v; asm("mov.u32 %0, %%nctaid.x;" : "=r"(v)); return 
 extern __shared__ __align__(1024) u8 shared_memory[];
 // Pointer to byte `at` of the block's dynamic shared memory.
 template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
-DEVICE u32 address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+// Where dynamic shared memory begins in its own addresses. As a constant it goes into the instructions that use it; asked
+// for, it would be worked out again and again from the block's place in its cluster, and clusters aren't used.
+constexpr u32 SHARED_BASE = ARCH >= 90 ? 1024 : 0;
+DEVICE bool shared_base_is_right() { return (u32)__cvta_generic_to_shared(shared_memory) == SHARED_BASE; }
+DEVICE u32 address(const void* p) { return SHARED_BASE + (u32)((const u8*)p - shared_memory); }
 
 // ---- warps
 DEVICE void sync_warp() { __syncwarp(); }
@@ -29,13 +33,14 @@ DEVICE u64 nanoseconds() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=
 struct Patience {
   u64 since = 0;
 };
+DEVICE void give_up(const Launch& l, u32 where) {
+  *l.fault = where | (sm_index() << 8);
+  asm volatile("fence.acq_rel.sys; trap;" ::: "memory");
+}
 DEVICE void poll(Patience& p, const Launch& l, u32 where) {
   const u64 now = nanoseconds();
   if (p.since == 0) p.since = now;
-  if (now - p.since > 2000000000ull) {
-    *l.fault = where | (sm_index() << 8);
-    asm volatile("fence.acq_rel.sys; trap;" ::: "memory");
-  }
+  if (now - p.since > 2000000000ull) give_up(l, where);
 }
 
 // ---- mbarriers in shared memory (u64 each)
@@ -145,7 +150,7 @@ DEVICE float load_fresh(const float* p) { float v; asm volatile("ld.global.cg.f3
 DEVICE i32 load_fresh(const i32* p) { i32 v; asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 
 // ---- shared memory by byte offset: half as many registers as pointers
-DEVICE u32 place_of(u32 at) { return address(shared_memory) + at; }
+DEVICE u32 place_of(u32 at) { return SHARED_BASE + at; }
 DEVICE u32 shared_word(u32 at) { u32 v; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(place_of(at))); return v; }
 DEVICE float shared_float(u32 at) { float v; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(place_of(at))); return v; }
 struct Words2 { u32 x, y; };
@@ -172,10 +177,17 @@ DEVICE Words4 fresh_words4(const void* p) {  // global, 16-byte aligned, past th
 }
 
 // ---- bits
+// A constant that stays in a register: the compiler would make it anew at every use. (The block's height is 1.)
+DEVICE u32 in_register(u32 v) { u32 r; asm("{ .reg .u32 h; mov.u32 h, %%ntid.y; add.u32 %0, h, %1; }" : "=r"(r) : "r"(v - 1)); return r; }
 DEVICE float as_float(u32 v) { return __uint_as_float(v); }
 DEVICE u32 as_bits(float v) { return __float_as_uint(v); }
 DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
 DEVICE u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+DEVICE i32 signed_byte(u32 word, u32 n) {
+  i32 v;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(v) : "r"(word), "r"(0x8880 | n * 0x1111));  // 8: eight times the byte's sign
+  return v;
+}
 
 // ---- half precision, as bits
 DEVICE float half_to_float(u16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
@@ -194,20 +206,23 @@ DEVICE u32 float_to_half2(float low, float high) {
 DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 v; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c)); return v; }
 DEVICE u32 bfloat2_fma(u32 a, u32 b, u32 c) { u32 v; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c)); return v; }
 
-// ---- tensor cores; c is both addend and result. Lane = 4 g + t. A: a0 (row g), a1 (row g + 8), a2, a3 the same rows,
+// ---- tensor cores; c is both addend and result, with integers d is the result. Lane = 4 g + t. A: a0 (row g), a1 (row g + 8), a2, a3 the same rows,
 // second half of k. B: column g, first and second half of k. C: c0, c1 (row g, columns 2t, 2t + 1), c2, c3 (row g + 8).
 // int8: a word has k = 4t .. 4t + 3. half, bfloat16: a word has k = 2t, 2t + 1.
-DEVICE void mma_u8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+DEVICE void mma_u8s8(i32 (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const u32 (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
-DEVICE void mma_s8s8(i32 (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+DEVICE void mma_s8s8(i32 (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const u32 (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
-DEVICE void mma_s8s8_k16(i32 (&c)[4], u32 a0, u32 a1, u32 b0) {
-  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+DEVICE void mma_s8s8_k16(i32 (&d)[4], u32 a0, u32 a1, u32 b0, const u32 (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a0), "r"(a1), "r"(b0), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 DEVICE void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

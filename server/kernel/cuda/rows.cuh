@@ -71,8 +71,8 @@ DEVICE void quantise_block(float x, i8* values, float* scale, u32* sum) {
 
 // The same for block `block` of row `row`, of `rows` rows in all.
 DEVICE void quantise_block(float x, const Int8Rows& to, u32 block, u32 row, u32 rows) {
-  u32 at = block * rows + row;
-  quantise_block(x, to.values + (u64)at * BLOCK, to.scales + at, to.sums + at);
+  const u32 at = block * COLUMNS + row;
+  quantise_block(x, to.values + (block * rows + row) * BLOCK, to.scales + at, to.sums + at);
 }
 
 // ---- one weight of a row as it lies in a GGUF file. All products here are exact in float32.

@@ -1,6 +1,6 @@
 // A block's shared memory: the ring of weights, the activations of the phase at hand, partial sums, barriers.
 
-constexpr u32 COLUMNS = 8 * ROW_TILES;         // rows of activations are columns of a tensor-core product
+constexpr u32 COLUMNS = 8 * ROW_TILES;         // rows of activations are columns of a tensor-core product; see Int8Rows
 constexpr u32 PARTIAL_STRIDE = 20;             // floats: 16 rows of a tile and 4, so that a warp's stores meet no bank twice
 constexpr u32 PARTIAL_WARP = COLUMNS * PARTIAL_STRIDE;
 constexpr u32 PARTIAL_SLOTS = 2;
@@ -71,7 +71,7 @@ DEVICE void init_barriers() {
 
 // Where a wait that took too long stood: the fault word's low byte.
 enum Where : u32 { AT_STAGE_FULL = 1, AT_STAGE_EMPTY, AT_PARTIAL_FULL, AT_PARTIAL_EMPTY, AT_WINDOW_FULL, AT_WINDOW_READY,
-                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED };
+                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED, AT_SHARED_BASE };
 
 // TIMED: by one thread of the SM, where it stands in an instruction.
 enum Stamp : u32 { BEGUN, LET_IN, FED, MULTIPLIED, COMPUTED, ARRIVED, STAMPS };

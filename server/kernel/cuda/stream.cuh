@@ -63,11 +63,11 @@ struct Loader {
     u8* to = shared<u8>(w.offset(turn.slot));
     u64* full = &b.window_full[turn.slot];
     barrier_wait(&b.window_empty[turn.slot], turn.parity ^ 1, l, AT_WINDOW_EMPTY);
-    load_begin(full, blocks * w.rows * (w.low ? 72 : 40));
+    load_begin(full, blocks * w.block_bytes());
     load(to, i.input.values + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
-    load(to + w.size * w.rows * 32, i.input.scales + begin * w.rows, blocks * w.rows * 4, full);
-    load(to + w.size * w.rows * 36, i.input.sums + begin * w.rows, blocks * w.rows * 4, full);
-    if (w.low) load(to + w.size * w.rows * 40, i.input_low + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
+    load(to + w.scales(), i.input.scales + begin * COLUMNS, blocks * COLUMNS * 4, full);
+    load(to + w.sums(), i.input.sums + begin * COLUMNS, blocks * COLUMNS * 4, full);
+    if (w.low) load(to + w.low_values(), i.input_low + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
     load_end(full);
     turn.next();
   }

@@ -4,25 +4,38 @@
 // Every block of 32 weights has scales of its own on both sides, so each tensor-core product of a block is multiplied
 // by both and added in float. Which rows of activations there are changes no bit of the others.
 //
-// Integers become floats without conversion instructions: a sum c added to the bits of 1.5 * 2^23 is the float
+// Most integers become floats without conversion instructions: a sum c added to the bits of 1.5 * 2^23 is the float
 // 1.5 * 2^23 + c; a byte put below the exponent of 2^23 is 2^23 + byte, below that of 2^19 it is 2^19 + byte / 16.
 
 constexpr u32 SUM_BITS = 0x4B400000;  // 1.5 * 2^23
 constexpr float SUM_BASE = 12582912.0f;
+constexpr u32 POWER_23 = 0x4B000000, POWER_19 = 0x49000000;  // 2^23, 2^19
+
+// Constants of the inner loop.
+struct Constants {
+  u32 sum_bits[4], power_23, power_19;
+  DEVICE Constants() {
+    for (u32 i = 0; i < 4; ++i) sum_bits[i] = in_register(SUM_BITS);
+    power_23 = in_register(POWER_23), power_19 = in_register(POWER_19);
+  }
+};
 
 // The activations of one window: where this lane's part of them lies in shared memory. Columns that are no rows of
 // activations are read all the same (it is some other memory): they change nothing in the others and are never used.
 struct Window {
   u32 values, low;  // [blocks][rows][32] of both planes: 8 bytes of row g
-  u32 scales;       // [blocks][rows]: of rows 2t and 2t + 1
-  u32 sums;         // [blocks][rows]: of row g
+  u32 scales;       // [blocks][COLUMNS]: of rows 2t and 2t + 1
+  u32 sums;         // [blocks][COLUMNS]: of row g
   u32 rows;
   u32 block;        // that the window begins with
 
   DEVICE Words2 operand(u32 at, u32 n) const { return shared_words2(values + at * rows * 32 + n * 256); }
   DEVICE Words2 low_operand(u32 at, u32 n) const { return shared_words2(low + at * rows * 32 + n * 256); }
-  DEVICE float scale(u32 at, u32 n, u32 which) const { return shared_float(scales + at * rows * 4 + n * 32 + which * 4); }
-  DEVICE u32 sum(u32 at, u32 n) const { return shared_word(sums + at * rows * 4 + n * 32); }
+  DEVICE void scale(u32 at, u32 n, float (&to)[2]) const {
+    const Words2 both = shared_words2(scales + at * COLUMNS * 4 + n * 32);
+    to[0] = as_float(both.x), to[1] = as_float(both.y);
+  }
+  DEVICE u32 sum(u32 at, u32 n) const { return shared_word(sums + at * COLUMNS * 4 + n * 32); }
 };
 
 typedef float Products[ROW_TILES][4];  // (row g, columns 2t, 2t + 1), (row g + 8, the same)
@@ -55,8 +68,7 @@ template <u32 type, bool two_planes> struct Pair {
       for (u32 n = 0; n < ROW_TILES; ++n) {
         operand[odd][n] = x.operand(at + 2 * p + odd, n);
         if (two_planes) low_operand[odd][n] = x.low_operand(at + 2 * p + odd, n);
-        column[odd][n][0] = x.scale(at + 2 * p + odd, n, 0);
-        column[odd][n][1] = x.scale(at + 2 * p + odd, n, 1);
+        x.scale(at + 2 * p + odd, n, column[odd][n]);
       }
   }
 
@@ -84,61 +96,78 @@ template <u32 type, bool two_planes> struct Pair {
     }
   }
 
-  DEVICE void multiply(Sums<type>& sums, Sums<type>& low, u32 fifth) const {
+  DEVICE void multiply(Sums<type>& sums, Sums<type>& low, u32 fifth, const Constants& k) const {
 #pragma unroll
     for (u32 odd = 0; odd < 2; ++odd) {
       const Words4 a = unpacked(odd, fifth);
 #pragma unroll
       for (u32 n = 0; n < ROW_TILES; ++n) {
-        multiply(sums.c[odd][n], a, operand[odd][n]);
-        if (two_planes) multiply(low.c[odd][n], a, low_operand[odd][n]);
+        multiply(sums.c[odd][n], a, operand[odd][n], k);
+        if (two_planes) multiply(low.c[odd][n], a, low_operand[odd][n], k);
       }
     }
   }
-  DEVICE static void multiply(i32 (&c)[Sums<type>::HALVES][4], const Words4& a, const Words2& b) {
-#pragma unroll
-    for (u32 half = 0; half < Sums<type>::HALVES; ++half) c[half][0] = c[half][1] = c[half][2] = c[half][3] = (i32)SUM_BITS;
+  DEVICE static void multiply(i32 (&c)[Sums<type>::HALVES][4], const Words4& a, const Words2& b, const Constants& k) {
     if constexpr (type == Q6_K) {
-      mma_s8s8_k16(c[0], a.x, a.y, b.x);
-      mma_s8s8_k16(c[1], a.z, a.w, b.y);
+      const u32 none[4] = {0, 0, 0, 0};
+      mma_s8s8_k16(c[0], a.x, a.y, b.x, none);
+      mma_s8s8_k16(c[1], a.z, a.w, b.y, none);
     } else if constexpr (type == Q8_0) {
-      mma_s8s8(c[0], a.x, a.y, a.z, a.w, b.x, b.y);
+      mma_s8s8(c[0], a.x, a.y, a.z, a.w, b.x, b.y, k.sum_bits);
     } else {
-      mma_u8s8(c[0], a.x, a.y, a.z, a.w, b.x, b.y);
+      mma_u8s8(c[0], a.x, a.y, a.z, a.w, b.x, b.y, k.sum_bits);
     }
   }
 
   // to += sums * (scale of row) * (scale of column), the second plane's sums at 1 / 254.
   DEVICE void add_scaled(Products& to, const Sums<type>& sums, const Sums<type>& low, const Words4& scales0,
-                         const Words4& scales1, u32 p) const {
+                         const Words4& scales1, u32 p, const Constants& k) const {
 #pragma unroll
-    for (u32 odd = 0; odd < 2; ++odd)
+    for (u32 odd = 0; odd < 2; ++odd) {
+      if constexpr (type == Q6_K) {
+        add_halves(to, sums, low, pick(scales0, p), pick(scales1, p), odd);
+        continue;
+      }
+      const float row0 = row_scale(scales0, p, odd, k), row1 = row_scale(scales1, p, odd, k);
+      const float base0 = -SUM_BASE * row0, base1 = -SUM_BASE * row1;
 #pragma unroll
-      for (u32 half = 0; half < Sums<type>::HALVES; ++half) {
-        const float row0 = row_scale(scales0, p, odd, half), row1 = row_scale(scales1, p, odd, half);
-        const float base0 = -SUM_BASE * row0, base1 = -SUM_BASE * row1;
+      for (u32 n = 0; n < ROW_TILES; ++n)
 #pragma unroll
-        for (u32 n = 0; n < ROW_TILES; ++n)
+        for (u32 i = 0; i < 4; ++i) {
+          const float row = i < 2 ? row0 : row1, base = i < 2 ? base0 : base1;
+          const float factor = column[odd][n][i & 1];
+          // Exact: what stands above the sum is taken away within one multiplication and addition.
+          to[n][i] = multiply_add(multiply_add(as_float((u32)sums.c[odd][n][0][i]), row, base), factor, to[n][i]);
+          if (two_planes)
+            to[n][i] = multiply_add(multiply_add(as_float((u32)low.c[odd][n][0][i]), row, base),
+                                    factor * (1.0f / 254.0f), to[n][i]);
+        }
+    }
+  }
+
+  // Q6_K: two halves of a block, each with a scale of its own (a byte with a sign) for a row; exact as integers.
+  DEVICE void add_halves(Products& to, const Sums<type>& sums, const Sums<type>& low, u32 bytes0, u32 bytes1, u32 odd) const {
+    const i32 scale[2][2] = {{signed_byte(bytes0, 2 * odd), signed_byte(bytes0, 2 * odd + 1)},
+                             {signed_byte(bytes1, 2 * odd), signed_byte(bytes1, 2 * odd + 1)}};
 #pragma unroll
-          for (u32 i = 0; i < 4; ++i) {
-            const float row = i < 2 ? row0 : row1, base = i < 2 ? base0 : base1;
-            const float factor = column[odd][n][i & 1];
-            // Exact: what stands above the sum is taken away within one multiplication and addition.
-            to[n][i] = multiply_add(multiply_add(as_float((u32)sums.c[odd][n][half][i]), row, base), factor, to[n][i]);
-            if (two_planes)
-              to[n][i] = multiply_add(multiply_add(as_float((u32)low.c[odd][n][half][i]), row, base),
-                                      factor * (1.0f / 254.0f), to[n][i]);
-          }
+    for (u32 n = 0; n < ROW_TILES; ++n)
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        const auto& s = scale[i / 2];
+        const auto& c = sums.c[odd][n];
+        const auto& d = low.c[odd][n];
+        float sum = (float)(c[0][i] * s[0] + c[Sums<type>::HALVES - 1][i] * s[1]);
+        if (two_planes)
+          sum = multiply_add((float)(d[0][i] * s[0] + d[Sums<type>::HALVES - 1][i] * s[1]), 1.0f / 254.0f, sum);
+        to[n][i] = multiply_add(sum, column[odd][n][i & 1], to[n][i]);
       }
   }
 
-  // The scale of this lane's row of a block (or half of one); scales: of all the row's.
-  DEVICE static float row_scale(const Words4& scales, u32 p, u32 odd, u32 half) {
+  // The scale of this lane's row of a block; scales: of all the row's.
+  DEVICE static float row_scale(const Words4& scales, u32 p, u32 odd, const Constants& k) {
     if constexpr (type == Q8_0) return half_to_float((u16)(pick(scales, p) >> 16 * odd));
-    // Biased by 128, and a quarter of it, as the weights are four times theirs.
-    else if constexpr (type == Q6_K) return byte_above(pick(scales, p), 2 * odd + half, 0x4A000000) - 2097184.0f;
-    else if (type == Q4_K && odd) return byte_above(p < 2 ? scales.x : scales.y, 2 * (p & 1) + 1, 0x49000000) - 524288.0f;
-    else return byte_above(p < 2 ? scales.x : scales.y, 2 * (p & 1) + odd, 0x4B000000) - 8388608.0f;
+    else if (type == Q4_K && odd) return byte_above(p < 2 ? scales.x : scales.y, 2 * (p & 1) + 1, k.power_19) - 524288.0f;
+    else return byte_above(p < 2 ? scales.x : scales.y, 2 * (p & 1) + odd, k.power_23) - 8388608.0f;
   }
 };
 
@@ -146,19 +175,19 @@ template <u32 type, bool two_planes> struct Pair {
 // pair's products are begun before this one's are used: a scheduler of the SM has only three math warps to choose from.
 template <u32 type, bool two_planes>
 DEVICE void add_pairs(Products& to, u32 tile, const Window& x, u32 at, const Words4& scales0, const Words4& scales1,
-                      const Words4& fifth) {
+                      const Words4& fifth, const Constants& k) {
   constexpr bool early = ROW_TILES == 1 && !two_planes;
   Pair<type, two_planes> pair[3];
   Sums<type> sums[2], low[2];
   pair[0].read(tile, x, at, 0);
   pair[1].read(tile, x, at, 1);
-  if (early) pair[0].multiply(sums[0], low[0], fifth.x);
+  if (early) pair[0].multiply(sums[0], low[0], fifth.x, k);
 #pragma unroll
   for (u32 p = 0; p < 4; ++p) {
-    if (!early) pair[p % 3].multiply(sums[p & 1], low[p & 1], pick(fifth, p));
-    else if (p < 3) pair[(p + 1) % 3].multiply(sums[p + 1 & 1], low[p + 1 & 1], pick(fifth, p + 1));
+    if (!early) pair[p % 3].multiply(sums[p & 1], low[p & 1], pick(fifth, p), k);
+    else if (p < 3) pair[(p + 1) % 3].multiply(sums[p + 1 & 1], low[p + 1 & 1], pick(fifth, p + 1), k);
     if (p < 2) pair[(p + 2) % 3].read(tile, x, at, p + 2);
-    pair[p % 3].add_scaled(to, sums[p & 1], low[p & 1], scales0, scales1, p);
+    pair[p % 3].add_scaled(to, sums[p & 1], low[p & 1], scales0, scales1, p, k);
   }
 }
 
@@ -198,8 +227,10 @@ DEVICE u32 low_bits(u32 v) { return as_bits(as_float(v) - as_float(v & 0xFFFF000
 // Floats less their first 8 significant bits (as bits).
 DEVICE Words4 what_is_left(Words4 v) { return {low_bits(v.x), low_bits(v.y), low_bits(v.z), low_bits(v.w)}; }
 
+DEVICE Words4 flipped(const Words4& v) { return {v.x ^ 0x80808080, v.y ^ 0x80808080, v.z ^ 0x80808080, v.w ^ 0x80808080}; }
+
 // tile: an offset into shared memory. at: its first block within the window.
-template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile, const Window& x, u32 at) {
+template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile, const Window& x, u32 at, const Constants& k) {
   const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
   if constexpr (type == Q4_K || type == Q5_K) {
     constexpr u32 scales_at = type == Q4_K ? 2048 : 2560;
@@ -211,22 +242,24 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
     Products scaled, minima;
     clear(scaled);
     minima_products(minima, x, at, t, least);
-    add_pairs<type, two_planes>(scaled, tile, x, at, {scales.x, scales.y}, {scales.z, scales.w}, fifth);
+    add_pairs<type, two_planes>(scaled, tile, x, at, {scales.x, scales.y}, {scales.z, scales.w}, fifth, k);
     finish_with_minima(to, scaled, minima, d);
   } else if constexpr (type == Q6_K) {
-    const Words4 scales0 = shared_words4(tile + 3072 + g * 16), scales1 = shared_words4(tile + 3072 + g * 16 + 128);
+    // Stored with 128 added.
+    const Words4 scales0 = flipped(shared_words4(tile + 3072 + g * 16)), scales1 = flipped(shared_words4(tile + 3200 + g * 16));
     const u32 d = shared_word(tile + 3328 + g * 4);
     Products scaled;
     clear(scaled);
-    add_pairs<type, two_planes>(scaled, tile, x, at, scales0, scales1, {});
-    const float d0 = half_to_float((u16)d), d1 = half_to_float((u16)(d >> 16));
+    add_pairs<type, two_planes>(scaled, tile, x, at, scales0, scales1, {}, k);
+    // The weights were four times theirs.
+    const float d0 = half_to_float((u16)d) * 0.25f, d1 = half_to_float((u16)(d >> 16)) * 0.25f;
 #pragma unroll
     for (u32 n = 0; n < ROW_TILES; ++n)
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) to[n][i] = multiply_add(i < 2 ? d0 : d1, scaled[n][i], to[n][i]);
   } else if constexpr (type == Q8_0) {
     const Words4 scales0 = shared_words4(tile + 4096 + g * 32), scales1 = shared_words4(tile + 4096 + g * 32 + 16);
-    add_pairs<type, two_planes>(to, tile, x, at, scales0, scales1, {});
+    add_pairs<type, two_planes>(to, tile, x, at, scales0, scales1, {}, k);
   } else {
     // Weights in floating point: the int8 activations are exact in half precision and in bfloat16.
     constexpr u32 blocks = type == F32 ? 2 : 4;
@@ -234,7 +267,8 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
     for (u32 b = 0; b < blocks; ++b) {
 #pragma unroll
       for (u32 n = 0; n < ROW_TILES; ++n) {
-        const float column0 = x.scale(at + b, n, 0), column1 = x.scale(at + b, n, 1);
+        float column[2];
+        x.scale(at + b, n, column);
 #pragma unroll
         for (u32 plane = 0; plane < (two_planes ? 2 : 1); ++plane) {
           const Words2 operand = plane ? x.low_operand(at + b, n) : x.operand(at + b, n);
@@ -251,7 +285,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
             } else {
               float v[4];
 #pragma unroll
-              for (u32 i = 0; i < 4; ++i) v[i] = byte_above(bytes, i, 0x4B000000) - 8388736.0f;
+              for (u32 i = 0; i < 4; ++i) v[i] = byte_above(bytes, i, k.power_23) - 8388736.0f;
               const u32 b0 = float_to_bfloat2(v[0], v[1]), b1 = float_to_bfloat2(v[2], v[3]);
               if constexpr (type == BF16) {
                 const Words4 w = shared_words4(tile + step * 512 + lane * 16);
@@ -277,7 +311,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
           }
 #pragma unroll
           for (u32 i = 0; i < 4; ++i) {
-            float factor = i & 1 ? column1 : column0;
+            float factor = column[i & 1];
             if (plane) factor *= 1.0f / 254.0f;
             to[n][i] = multiply_add(c[i], factor, to[n][i]);
           }

@@ -25,10 +25,11 @@ enum RowsKind : u64 { ROWS_VERIFY, ROWS_BEHIND, ROWS_ONE };
 enum Type : u64 { F32, F16, BF16, Q8_0, Q4_K, Q5_K, Q6_K };
 enum Count { LENGTH, FOLD, BEHIND_COUNT, EXTERNAL };
 
-// Activations as int8: 32 values of a row share a scale. values [blocks][rows][32], scales [blocks][rows], sums
-// [blocks][rows]; `rows` is the instruction's own number of rows. In a block, value k stands at place(k). A sum is
-// scale * (sum of the 32 int8), as two bfloat16: high part in the low 16 bits, what it left in the high 16 bits. Where
-// there is a second plane, its values (over 254) are in the sum too.
+// Activations as int8: 32 values of a row share a scale. values [blocks][rows][32], where `rows` is the instruction's own
+// number of rows; scales and sums [blocks][COLUMNS], of which the first `rows` are in use: the inner loop reads them at
+// places that don't depend on it. In a block, value k stands at place(k). A sum is scale * (sum of the 32 int8), as two
+// bfloat16: high part in the low 16 bits, what it left in the high 16 bits. Where there is a second plane, its values
+// (over 254) are in the sum too.
 struct Int8Rows {
   i8* values;
   float* scales;
