@@ -34,7 +34,7 @@ DEVICE u32 sm_count() { return (u32)emulator::machine->blocks.size(); }
 #define shared_memory (emulator::current->warp->block->shared)
 template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
 DEVICE bool shared_base_is_right() { return true; }
-DEVICE u32 address(const void* p) { return (u32)((const u8*)p - shared_memory); }
+DEVICE u32 address(u32 at) { return at; }
 
 // ---- warps
 
@@ -81,6 +81,8 @@ inline u32 greatest_of_lanes(u32 v, LINE) {
   });
   return mine.result;
 }
+inline bool all_lanes(bool v, LINE) { return greatest_of_lanes(!v, line) == 0; }
+template <class T> inline T uniform(T v, LINE) { return shuffle(v, 0, line); }
 inline void sync_threads(u32 id, u32 threads) {
   if (id == 0 || id > 15) emulator::fail("barrier %u: they are 1 to 15", id);
   emulator::sync_named(id, threads);
@@ -106,11 +108,12 @@ inline void poll(Patience& p, const Launch&, u32 where) {
 
 // ---- mbarriers
 
-inline void barrier_init(u64* b, u32 arrivals) { emulator::new_barrier(b, arrivals); }
-inline void barrier_arrive(u64* b) { emulator::arrive(emulator::current->warp->block, emulator::barrier_index(b), 0); }
-inline bool barrier_done(u64* b, u32 parity) { return emulator::is_over(emulator::barrier_index(b), parity); }
-inline void barrier_wait(u64* b, u32 parity, const Launch&, u32 where) {
-  u32 index = emulator::barrier_index(b);
+inline void barrier_init(u32 b, u32 arrivals) { emulator::new_barrier(shared_memory + b, arrivals); }
+inline void barrier_arrive(u32 b) { emulator::arrive(emulator::current->warp->block, emulator::barrier_index(shared_memory + b), 0); }
+inline bool barrier_is_done(u32 b, u32 parity) { return emulator::is_over(emulator::barrier_index(shared_memory + b), parity); }
+inline bool barrier_done(u32 b, u32 parity) { return emulator::is_over(emulator::barrier_index(shared_memory + b), parity); }
+inline void barrier_wait(u32 b, u32 parity, const Launch&, u32 where) {
+  u32 index = emulator::barrier_index(shared_memory + b);
   while (!emulator::is_over(index, parity)) {
     emulator::current->on = index;
     emulator::current->parity = parity;
@@ -122,28 +125,28 @@ inline void barrier_wait(u64* b, u32 parity, const Launch&, u32 where) {
 
 // ---- copies
 
-DEVICE void load_barrier_init(u64* b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
+DEVICE void load_barrier_init(u32 b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
 DEVICE u64 stream_policy() { return 0; }
-inline void load_begin(u64* b, u32 bytes) {
+inline void load_begin(u32 b, u32 bytes) {
   if (ARCH >= 90 && emulator::current->lane == 0)
-    emulator::arrive(emulator::current->warp->block, emulator::barrier_index(b), bytes);
+    emulator::arrive(emulator::current->warp->block, emulator::barrier_index(shared_memory + b), bytes);
 }
-inline void load(void* to, const void* from, u32 bytes, u64* b) {
+inline void load(u32 to, const void* from, u32 bytes, u32 b) {
   if (ARCH >= 90) {
-    if (emulator::current->lane == 0) emulator::begin_copy(to, from, bytes, emulator::barrier_index(b), false);
+    if (emulator::current->lane == 0) emulator::begin_copy(shared_memory + to, from, bytes, emulator::barrier_index(shared_memory + b), false);
     return;
   }
   for (u32 at = 16 * emulator::current->lane; at < bytes; at += 512)
-    emulator::begin_copy((u8*)to + at, (const u8*)from + at, 16, 0, true);
+    emulator::begin_copy(shared_memory + to + at, (const u8*)from + at, 16, 0, true);
 }
-DEVICE void load_stream(void* to, const void* from, u32 bytes, u64* b, u64) { load(to, from, bytes, b); }
+DEVICE void load_stream(u32 to, const void* from, u32 bytes, u32 b, u64) { load(to, from, bytes, b); }
 inline void prefetch(const void* from, u32 bytes) {
   if (bytes % 16 || (uintptr_t)from % 16) emulator::fail("a prefetch of %u bytes from %p: both are multiples of 16", bytes, from);
   u8 last = *((const volatile u8*)from + bytes - 1);
   (void)last;
 }
-inline void load_end(u64* b) {
-  if (ARCH < 90) emulator::arrive_behind_copies(emulator::barrier_index(b));
+inline void load_end(u32 b) {
+  if (ARCH < 90) emulator::arrive_behind_copies(emulator::barrier_index(shared_memory + b));
 }
 DEVICE void fence_loads() {}
 DEVICE void fence_barrier_init() {}
@@ -159,7 +162,11 @@ inline void store_release(u32* p, u32 v) {
   emulator::event();
 }
 DEVICE u32 load_relaxed(const u32* p) { return *(const volatile u32*)p; }
-DEVICE void fence_gpu() {}
+DEVICE u32 load_acquire(const u32* p) { return load_relaxed(p); }
+inline void wait_for_count(const u32* p, u32 wanted, const Launch& l, u32 where) {
+  Patience patience;
+  while ((i32)(load_relaxed(p) - wanted) < 0) poll(patience, l, where);
+}
 DEVICE float load_fresh(const float* p) { return *(const volatile float*)p; }
 DEVICE i32 load_fresh(const i32* p) { return *(const volatile i32*)p; }
 
@@ -280,27 +287,6 @@ inline void mma_bfloat(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u3
   auto value = [](u32 word, u32 i) { return emulator::bfloat_value((u16)(word >> (16 * i))); };
   emulator::collective("mma_bfloat", line, own, [&](emulator::Collective all) { multiply<2, 2, float>(all, value, value); });
 }
-
-struct Matrices {
-  const void* row;
-  Words4 found;
-};
-inline Words4 matrices_of(const char* name, const void* row, bool transposed, int line) {
-  Matrices own = {in_shared(address(row), 16), {}};
-  emulator::collective(name, line, own, [transposed](emulator::Collective all) {
-    for (u32 lane = 0; lane < 32; lane++) {
-      u32 words[4], g = lane / 4, t = lane % 4;
-      for (u32 m = 0; m < 4; m++) {
-        auto value = [&](u32 row, u32 column) { return (u32)((const u16*)all.of<Matrices>(8 * m + row).row)[column]; };
-        words[m] = transposed ? value(2 * t, g) | value(2 * t + 1, g) << 16 : value(g, 2 * t) | value(g, 2 * t + 1) << 16;
-      }
-      all.of<Matrices>(lane).found = {words[0], words[1], words[2], words[3]};
-    }
-  });
-  return own.found;
-}
-inline Words4 load_matrices_transposed(const void* row, LINE) { return matrices_of("load_matrices_transposed", row, true, line); }
-inline Words4 load_matrices(const void* row, LINE) { return matrices_of("load_matrices", row, false, line); }
 
 // ---- arithmetic
 

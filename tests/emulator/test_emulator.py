@@ -23,17 +23,17 @@ DEVICE float sum_of(const float* values) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) faults(Test p) {
   u32 t = thread_index(), lane = t & 31, warp = t / 32;
-  u64* full = shared<u64>(0);
+  const u32 full = 0;
   if (t == 0) load_barrier_init(full);
   fence_barrier_init();
   sync_threads(1, THREADS);
   if (warp == PRODUCER_WARP) {
     load_begin(full, p.mode == UNANNOUNCED ? 2048 : 4096);
-    load(shared<u8>(1024), p.in, 2048, full);
-    load_stream(shared<u8>(3072), p.in + 512, 2048, full, stream_policy());
+    load(1024, p.in, 2048, full);
+    load_stream(3072, p.in + 512, 2048, full, stream_policy());
     load_end(full);
   }
-  if (p.mode == OVERWRITTEN && t == 40) *full = 12;
+  if (p.mode == OVERWRITTEN && t == 40) *shared<u64>(full) = 12;
   if (p.mode == TOO_MANY && t == 40) barrier_arrive(full), barrier_arrive(full), barrier_arrive(full);
   if (p.mode != EARLY) barrier_wait(full, 0, Launch{}, 5);
   float sum = 0;
@@ -48,16 +48,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) faults(Test p) {
   if (p.mode == ENDLESS && t == 3) for (volatile u32 i = 0; ; i++) {}
   if (t == 0) {
     p.out[sm_index()] = as_bits(sum);
-    fence_gpu();
     add_release(p.counter, 1);
-    Patience patience;
-    while (load_relaxed(p.counter) < sm_count() + (p.mode == NOBODY)) poll(patience, Launch{}, 17);
+    wait_for_count(p.counter, sm_count() + (p.mode == NOBODY), Launch{}, 17);
   }
   if (p.mode == EARLY) barrier_wait(full, 0, Launch{}, 6);
   sync_threads(2, THREADS);
   if (p.mode == HANGING && warp == PRODUCER_WARP) {
     load_begin(full, 16);
-    load(shared<u8>(1024), p.in, 16, full);
+    load(1024, p.in, 16, full);
     load_end(full);
   }
 }
@@ -98,17 +96,6 @@ extern "C" __global__ void products(Test p) {
   if (p.what == 3) mma_half(f, a0, a1, a2, a3, b0, b1);
   if (p.what == 4) mma_bfloat(f, a0, a1, a2, a3, b0, b1);
   for (u32 i = 0; i < 4; i++) p.out[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = p.what < 3 ? (u32)c[i] : as_bits(f[i]);
-}
-"""
-
-MATRICES = """
-struct Test { u32* out; const u32* in; u64 count; u64 transposed; };
-extern "C" __global__ void matrices(Test p) {
-  u32 lane = thread_index();
-  for (u32 i = lane; i < 128; i += 32) shared<u32>(0)[i] = p.in[i];
-  sync_warp();
-  Words4 found = p.transposed ? load_matrices_transposed(shared<u8>(lane * 16)) : load_matrices(shared<u8>(lane * 16));
-  p.out[lane] = found.x; p.out[32 + lane] = found.y; p.out[64 + lane] = found.z; p.out[96 + lane] = found.w;
 }
 """
 
@@ -260,13 +247,3 @@ def test_products_of_tensor_cores(what: int) -> None:
         assert torch.equal(out.long(), wanted + 7)  # what the sums began with
     else:
         assert torch.allclose(out.view(torch.float32).double(), wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize("transposed", [0, 1])
-def test_matrices_from_shared_memory(transposed: int) -> None:
-    given = torch.arange(256, dtype=torch.int16).view(4, 8, 8)
-    kernel = Emulated([("matrices.cuh", MATRICES)], {}, "matrices", "Test")
-    out = kernel.empty((4, 32), torch.int32)
-    kernel.run(Parameter(out.data_ptr(), given.data_ptr(), 0, transposed), 1, 512, 32)
-    wanted = given.transpose(1, 2) if transposed else given
-    assert torch.equal(out.view(torch.int16).view(4, 8, 8), wanted)

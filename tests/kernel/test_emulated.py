@@ -154,15 +154,21 @@ def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
 # ---------------------------------------------------------------------------------------------------- planted faults
 
 FAULTS = {
-    "weights are read before they have arrived": ("barrier_wait(&b.stage_full[", "(void)(&b.stage_full["),
+    "weights are read before they have arrived": ("barrier_wait(b.stage_full(", "(void)(b.stage_full("),
     "activations are read before they have arrived": (
-        "else barrier_wait(&b.window_full[",
-        "else (void)(&b.window_full[",
+        "else barrier_wait(b.window_full(",
+        "else (void)(b.window_full(",
     ),
-    "a stage is filled before it has been read": ("barrier_wait(&b.stage_empty[", "(void)(&b.stage_empty["),
-    "sums are overwritten before they have been read": ("barrier_wait(&b.partial_empty[", "(void)(&b.partial_empty["),
-    "instructions don't wait for the other SMs": ("wait_for_grid(l, index);", ";"),
-    "handed sums are added before they are there": ("poll(patience, l, AT_HANDED)", "break"),
+    "a stage is filled before it has been read": ("barrier_wait(b.stage_empty(", "(void)(b.stage_empty("),
+    "sums are overwritten before they have been read": ("barrier_wait(b.partial_empty(", "(void)(b.partial_empty("),
+    "instructions don't wait for the other SMs": (
+        "wait_for_count(l.barrier, ((u32)l.epoch + index) * sm_count(), l, AT_GRID);",
+        ";",
+    ),
+    "handed sums are added before they are there": (
+        "wait_for_count(l.handed + sm * 32, (u32)l.epoch + index + 1, l, AT_HANDED);",
+        ";",
+    ),
     "one kept row too few is folded in": ("(u32)l.counts[FOLD]", "(u32)(l.counts[FOLD] - (l.counts[FOLD] > 0))"),
     "drafts are accepted unseen": ("best[kept - 1] == load_fresh(i.tokens + kept)", "true"),
     "a row goes to its neighbour's slot": ("(length + row) % RING", "(length + row + 1) % RING"),

@@ -14,6 +14,7 @@ struct Epilogue {
   float kept[MINE];          // RESIDUAL: x before it. HEAD: the greatest logit of this lane's outputs so far
   u32 best_at[MINE];         // HEAD: which it is
   float next_norm;
+  bool few = false;          // rows are one of a warp at most: then it does without the other columns
 
   DEVICE explicit Epilogue(u32 turns) {
     partial.unpack(turns);
@@ -28,6 +29,7 @@ struct Epilogue {
   DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
 
   DEVICE void finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length) {
+    few = rows <= EPILOGUE_WARPS;
     forget(i.kind);
     read_factors(i, l, rows);
     if (i.kind == HEAD) begin_head(i, rows);
@@ -64,7 +66,7 @@ struct Epilogue {
   // factor = 1 / sqrt(mean of x^2 + eps), of each row; of rows with several norms to shared memory.
   DEVICE void read_factors(const Instruction& i, const Launch& l, u32 rows) {
     if (!i.squares) return;
-    barrier_wait(&barriers().squares_full, squares_parity, l, AT_SQUARES);
+    barrier_wait(Barriers().squares_full(), squares_parity, l, AT_SQUARES);
     squares_parity ^= 1;
     const u32 lane = thread_index() & 31, blocks = (u32)i.blocks, segments = (u32)i.segments, part = blocks / segments;
     const float* squares = shared<float>(SQUARES_OFFSET);
@@ -96,7 +98,7 @@ struct Epilogue {
 
   // Keeps step with the windows that a portion needs; where rows have several norms, multiplies their factors in.
   DEVICE void pass_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
-    Barriers& b = barriers();
+    const Barriers b;
     const Strip& s = i.strip[p.strip];
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
     const u32 segments = (u32)i.segments;
@@ -104,12 +106,12 @@ struct Epilogue {
       if (index == current) continue;
       current = index;
       if (segments > 1) {
-        barrier_wait(&b.window_full[window.slot], window.parity, l, AT_WINDOW_FULL);
+        barrier_wait(b.window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
         scale_window(i, w, index);
         sync_warp();
-        if ((thread_index() & 31) == 0) barrier_arrive(&b.window_ready[window.slot]);
+        if ((thread_index() & 31) == 0) barrier_arrive(b.window_ready(window.slot));
       } else if ((thread_index() & 31) == 0) {
-        barrier_arrive(&b.window_ready[window.slot]);  // nobody waits for it, but it keeps step too
+        barrier_arrive(b.window_ready(window.slot));  // nobody waits for it, but it keeps step too
       }
       window.next();
     }
@@ -149,28 +151,32 @@ struct Epilogue {
 
   // Adds the math warps' sums of a portion, in the order of its tiles' warps.
   DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p) {
-    Barriers& b = barriers();
+    const Barriers b;
     const Strip& s = i.strip[p.strip];
-    barrier_wait(&b.partial_full[partial.slot], partial.parity, l, AT_PARTIAL_FULL);
+    barrier_wait(b.partial_full(partial.slot), partial.parity, l, AT_PARTIAL_FULL);
     const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
     const bool second = s.matrices == 2 && p.matrix;
-    if (s.row_tiles == 4) gather_tiles<4>(p, from, second);
-    else if (s.row_tiles == 2) gather_tiles<2>(p, from, second);
-    else gather_tiles<1>(p, from, second);
+    if (few) gather_columns<1>(s, p, from, second);
+    else gather_columns<MINE>(s, p, from, second);
     sync_warp();
-    if ((thread_index() & 31) == 0) barrier_arrive(&b.partial_empty[partial.slot]);
+    if ((thread_index() & 31) == 0) barrier_arrive(b.partial_empty(partial.slot));
     partial.next();
   }
 
+  template <u32 used> DEVICE void gather_columns(const Strip& s, const Portion& p, const float* from, bool second) {
+    if (s.row_tiles == 4) gather_tiles<4, used>(p, from, second);
+    else if (s.row_tiles == 2) gather_tiles<2, used>(p, from, second);
+    else gather_tiles<1, used>(p, from, second);
+  }
   // Tile n of a portion is row tile (first + n) % tiles, and (before + n) % MATH_WARPS is its warp. All columns are added
   // up, also those that are no rows: what one does while it waits, the others can use.
-  template <u32 tiles> DEVICE void gather_tiles(const Portion& p, const float* from, bool second) {
+  template <u32 tiles, u32 used> DEVICE void gather_tiles(const Portion& p, const float* from, bool second) {
     const u32 lane = thread_index() & 31;
 #pragma unroll
     for (u32 half = 0; half < (tiles == 4 ? 2 : 1); ++half) {
       const u32 tile = 2 * half + lane / 16, first = (tile + tiles - p.first % tiles + p.before % tiles) % tiles;
 #pragma unroll
-      for (u32 c = 0; c < MINE; ++c) {
+      for (u32 c = 0; c < used; ++c) {
         const float* at = from + first * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15);
         float sum = at[0];
 #pragma unroll
@@ -209,11 +215,7 @@ struct Epilogue {
       const Range range = i.ranges[sm];
       if (range.start >= end) break;
       if (range.start == range.stop) continue;
-      if ((thread_index() & 31) == 0) {
-        Patience patience;
-        while ((i32)(load_relaxed(l.handed + sm * 32) - ((u32)l.epoch + index + 1)) < 0) poll(patience, l, AT_HANDED);
-        fence_gpu();
-      }
+      if ((thread_index() & 31) == 0) wait_for_count(l.handed + sm * 32, (u32)l.epoch + index + 1, l, AT_HANDED);
       sync_warp();
 #pragma unroll
       for (u32 half = 0; half < 2; ++half) {
@@ -231,8 +233,13 @@ struct Epilogue {
     switch (i.kind) {
       case PROJECT: project(s, p.group, rows, length); break;
       case HEAD: head(i, s, p.group, rows); break;
-      case RESIDUAL: residual(i, p.group, rows); break;
-      case GATE_UP: gate_up(i, p.group < s.rows / 32, p.group, rows);
+      case RESIDUAL:
+        if (few) residual<1>(i, p.group, rows);
+        else residual<MINE>(i, p.group, rows);
+        break;
+      case GATE_UP:
+        if (few) gate_up<1>(i, p.group < s.rows / 32, p.group, rows);
+        else gate_up<MINE>(i, p.group < s.rows / 32, p.group, rows);
     }
   }
 
@@ -267,12 +274,13 @@ struct Epilogue {
     }
   }
 
-  DEVICE void gate_up(const Instruction& i, bool there, u32 group, u32 rows) {
+  template <u32 used> DEVICE void gate_up(const Instruction& i, bool there, u32 group, u32 rows) {
+    constexpr u32 batch = used < BATCH ? used : BATCH;
 #pragma unroll
-    for (u32 first = 0; first < MINE; first += BATCH) {
-      float y[BATCH];
+    for (u32 first = 0; first < used; first += batch) {
+      float y[batch];
 #pragma unroll
-      for (u32 c = 0; c < BATCH; ++c) {
+      for (u32 c = 0; c < batch; ++c) {
         const float gate = outputs[0][first + c] * factor[first + c], up = outputs[1][first + c] * factor[first + c];
         y[c] = there ? gate / (1 + exponential(-gate)) * up : 0;
       }
@@ -281,13 +289,14 @@ struct Epilogue {
   }
 
   // 32 outputs of columns `first` .. as blocks of int8.
-  DEVICE static void hand_on_blocks(const Int8Rows& to, u32 block, u32 rows, u32 first, const float (&y)[BATCH]) {
+  template <u32 batch>
+  DEVICE static void hand_on_blocks(const Int8Rows& to, u32 block, u32 rows, u32 first, const float (&y)[batch]) {
     const u32 lane = thread_index() & 31;
-    Quantised q[BATCH];
+    Quantised q[batch];
 #pragma unroll
-    for (u32 c = 0; c < BATCH; ++c) q[c] = quantised(y[c]);
+    for (u32 c = 0; c < batch; ++c) q[c] = quantised(y[c]);
 #pragma unroll
-    for (u32 c = 0; c < BATCH; ++c) {
+    for (u32 c = 0; c < batch; ++c) {
       if (column(first + c) >= rows) continue;
       const u32 at = block * COLUMNS + column(first + c);
       to.values[(block * rows + column(first + c)) * 32 + place(lane)] = (i8)q[c].value;
@@ -307,14 +316,15 @@ struct Epilogue {
       kept[c] = there && i.add && column(c) < rows ? load_fresh(i.x + column(c) * HIDDEN + output) : 0;
   }
 
-  DEVICE void residual(const Instruction& i, u32 block, u32 rows) {
+  template <u32 used> DEVICE void residual(const Instruction& i, u32 block, u32 rows) {
+    constexpr u32 batch = used < BATCH ? used : BATCH;
     const u32 lane = thread_index() & 31, output = block * 32 + lane;
     const bool there = output < HIDDEN;
 #pragma unroll
-    for (u32 first = 0; first < MINE; first += BATCH) {
-      float x[BATCH], weighted[BATCH], squares[BATCH];
+    for (u32 first = 0; first < used; first += batch) {
+      float x[batch], weighted[batch], squares[batch];
 #pragma unroll
-      for (u32 c = 0; c < BATCH; ++c) {
+      for (u32 c = 0; c < batch; ++c) {
         x[c] = there ? kept[first + c] + outputs[0][first + c] * factor[first + c] : 0;
         weighted[c] = x[c] * next_norm;
         squares[c] = x[c] * x[c];
@@ -322,10 +332,10 @@ struct Epilogue {
 #pragma unroll
       for (u32 m = 16; m; m >>= 1)
 #pragma unroll
-        for (u32 c = 0; c < BATCH; ++c) squares[c] += shuffle_xor(squares[c], m);
+        for (u32 c = 0; c < batch; ++c) squares[c] += shuffle_xor(squares[c], m);
       hand_on_blocks(i.output, block, rows, first, weighted);
 #pragma unroll
-      for (u32 c = 0; c < BATCH; ++c) {
+      for (u32 c = 0; c < batch; ++c) {
         const u32 row = column(first + c);
         if (row >= rows) continue;
         if (there) i.x[row * HIDDEN + output] = x[c];

@@ -5,9 +5,11 @@ struct Math {
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;  // the one that is held, or the next one
   bool holds = false;
+  const u32 warp = uniform(thread_index() / 32);
   Constants constants;
 
   DEVICE explicit Math(u32 turns) {
+    turns = uniform(turns);
     stage.unpack(turns);
     partial.unpack(turns >> stage.BITS);
     window.unpack(turns >> 2 * stage.BITS);
@@ -75,37 +77,45 @@ struct Math {
                           u32& current, Products& sums) {
     constexpr u32 bytes = type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
     constexpr u32 most = STAGE_BYTES / bytes, tile_blocks = type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8;
+    static_assert(most <= MATH_WARPS, "a warp has a tile of a stage at most");
     const Strip& s = i.strip[p.strip];
     const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
-    Barriers& b = barriers();
-    u32 mine = (thread_index() / 32 + MATH_WARPS - p.before % MATH_WARPS) % MATH_WARPS;
-    for (u32 begin = 0; begin < p.count; begin += most) {
-      const u32 end = begin + most < p.count ? begin + most : p.count;
+    const u32 count = uniform(p.count), first = uniform(p.first);
+    const bool whole = uniform(w.size == w.blocks);
+    const Barriers b;
+    u32 mine = (warp + MATH_WARPS - uniform(p.before) % MATH_WARPS) % MATH_WARPS;
+    for (u32 begin = 0; begin < count; begin += most) {
+      const u32 end = begin + most < count ? begin + most : count;
       // Windows are given up by warps that have no tile there, too: the loader waits for all of them, and a ring of few
       // tiles for those that wait for the loader.
-      const u32 reached = (p.first + begin >> tile_shift) * tile_blocks;
-      while (reached - x.block >= w.size) advance(i, l, w, ++current, x);
-      barrier_wait(&b.stage_full[stage.slot], stage.parity, l, AT_STAGE_FULL);
-      for (; mine < end; mine += MATH_WARPS) {
-        const u32 block = (p.first + mine >> tile_shift) * tile_blocks;
-        while (block - x.block >= w.size) advance(i, l, w, ++current, x);
+      if (!whole) reach(i, l, w, (first + begin >> tile_shift) * tile_blocks, current, x);
+      barrier_wait(b.stage_full(stage.slot), stage.parity, l, AT_STAGE_FULL);
+      if (mine < end) {
+        const u32 block = (first + mine >> tile_shift) * tile_blocks;
+        if (!whole) reach(i, l, w, block, current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
                                    block - x.block, constants);
+        mine += MATH_WARPS;
       }
       sync_warp();
-      if ((thread_index() & 31) == 0) barrier_arrive(&b.stage_empty[stage.slot]);
+      if ((thread_index() & 31) == 0) barrier_arrive(b.stage_empty(stage.slot));
       stage.next();
     }
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
     while (current < last) advance(i, l, w, ++current, x);
   }
 
+  // To the window that a block is in.
+  DEVICE void reach(const Instruction& i, const Launch& l, const Windowing& w, u32 block, u32& current, Window& x) {
+    while (block - x.block >= w.size) advance(i, l, w, ++current, x);
+  }
+
   // To the next window of the input: number `index` of the row.
   DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
-    Barriers& b = barriers();
+    const Barriers b;
     if (holds) release();
-    if (i.segments > 1) barrier_wait(&b.window_ready[window.slot], window.parity, l, AT_WINDOW_READY);
-    else barrier_wait(&b.window_full[window.slot], window.parity, l, AT_WINDOW_FULL);
+    if (i.segments > 1) barrier_wait(b.window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
+    else barrier_wait(b.window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
     const u32 at = w.offset(window.slot);
     x.block = index * w.size;
     const u32 lane = thread_index() & 31;
@@ -118,16 +128,16 @@ struct Math {
 
   DEVICE void release() {
     sync_warp();
-    if ((thread_index() & 31) == 0) barrier_arrive(&barriers().window_empty[window.slot]);
+    if ((thread_index() & 31) == 0) barrier_arrive(Barriers().window_empty(window.slot));
     window.next();
     holds = false;
   }
 
   // The warp's sums of a portion into its part of a slot: [column][16 rows].
   DEVICE void leave(const Products& sums, const Launch& l) {
-    Barriers& b = barriers();
+    const Barriers b;
     const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
-    barrier_wait(&b.partial_empty[partial.slot], partial.parity ^ 1, l, AT_PARTIAL_EMPTY);
+    barrier_wait(b.partial_empty(partial.slot), partial.parity ^ 1, l, AT_PARTIAL_EMPTY);
     float* to = shared<float>(PARTIALS_OFFSET) + (partial.slot * MATH_WARPS + thread_index() / 32) * PARTIAL_WARP;
 #pragma unroll
     for (u32 n = 0; n < ROW_TILES; ++n) {
@@ -138,7 +148,7 @@ struct Math {
       column[PARTIAL_STRIDE + g + 8] = sums[n][3];
     }
     sync_warp();
-    if (lane == 0) barrier_arrive(&b.partial_full[partial.slot]);
+    if (lane == 0) barrier_arrive(b.partial_full(partial.slot));
     partial.next();
   }
 };

@@ -16,7 +16,7 @@ template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
 // for, it would be worked out again and again from the block's place in its cluster, and clusters aren't used.
 constexpr u32 SHARED_BASE = ARCH >= 90 ? 1024 : 0;
 DEVICE bool shared_base_is_right() { return (u32)__cvta_generic_to_shared(shared_memory) == SHARED_BASE; }
-DEVICE u32 address(const void* p) { return SHARED_BASE + (u32)((const u8*)p - shared_memory); }
+DEVICE u32 address(u32 at) { return SHARED_BASE + at; }
 
 // ---- warps
 DEVICE void sync_warp() { __syncwarp(); }
@@ -25,6 +25,10 @@ template <class T> DEVICE T shuffle_xor(T v, u32 mask) { return __shfl_xor_sync(
 // Over all lanes, in every lane.
 DEVICE i32 sum_of_lanes(i32 v) { i32 r; asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v)); return r; }
 DEVICE u32 greatest_of_lanes(u32 v) { u32 r; asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v)); return r; }
+// Whether it is so in all lanes, and lane 0's value: the compiler knows that such things are the same in a whole warp, and
+// that branches by them need no meeting point.
+DEVICE bool all_lanes(bool v) { return __all_sync(~0u, v); }
+template <class T> DEVICE T uniform(T v) { return __shfl_sync(~0u, v, 0); }
 // Barrier `id` (1..15) of `threads` threads of the block.
 DEVICE void sync_threads(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
@@ -43,38 +47,44 @@ DEVICE void poll(Patience& p, const Launch& l, u32 where) {
   if (now - p.since > 2000000000ull) give_up(l, where);
 }
 
-// ---- mbarriers in shared memory (u64 each)
-DEVICE void barrier_init(u64* b, u32 arrivals) {
+// ---- mbarriers in shared memory (u64 each), by their byte offsets
+DEVICE void barrier_init(u32 b, u32 arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address(b)), "r"(arrivals) : "memory");
 }
-DEVICE void barrier_arrive(u64* b) {
+DEVICE void barrier_arrive(u32 b) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address(b)) : "memory");
 }
-// Whether the phase with this parity is over. From sm_90 on the warp sleeps meanwhile, a millisecond at most: polling
+// Whether the phase with this parity is over.
+DEVICE bool barrier_is_done(u32 b, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(address(b)), "r"(parity) : "memory");
+  return done;
+}
+// The same; from sm_90 on the warp sleeps until then, a millisecond at most: polling
 // would take issue slots from those who have something to do.
-DEVICE bool barrier_done(u64* b, u32 parity) {
+DEVICE bool barrier_done(u32 b, u32 parity) {
   u32 done;
 #if ARCH >= 90
   asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2, 1000000; selp.u32 %0, 1, 0, p; }"
                : "=r"(done) : "r"(address(b)), "r"(parity) : "memory");
 #else
-  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done) : "r"(address(b)), "r"(parity) : "memory");
+  done = barrier_is_done(b, parity);
 #endif
   return done;
 }
 // By a whole warp. No lane goes on before all have seen the end of the phase: what the first ones do then may let the
-// barrier move on so far that the last ones would wait for ever.
-DEVICE void barrier_wait(u64* b, u32 parity, const Launch& l, u32 where) {
+// barrier move on so far that the last ones would wait for ever. Mostly it is over already.
+DEVICE void barrier_wait(u32 b, u32 parity, const Launch& l, u32 where) {
+  if (all_lanes(barrier_is_done(b, parity))) return;
   Patience p;
-  while (!barrier_done(b, parity)) poll(p, l, where);
-  sync_warp();
+  while (!all_lanes(barrier_done(b, parity))) poll(p, l, where);
 }
 
-// ---- copies from global to shared memory behind the warp's back. All lanes of a warp call these; addresses and bytes are
+// ---- copies from global to shared memory (to: a byte offset there) behind the warp's back. All lanes of a warp call these; addresses and bytes are
 // multiples of 16. load_begin, any number of loads of `bytes` in all, load_end: then the barrier's phase ends when all
 // have arrived. From sm_90 on one lane starts bulk copies; before, all lanes copy 16 bytes at a time.
-DEVICE void load_barrier_init(u64* b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
+DEVICE void load_barrier_init(u32 b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
 DEVICE u64 stream_policy() {
   u64 policy = 0;
 #if ARCH >= 90
@@ -82,13 +92,13 @@ DEVICE u64 stream_policy() {
 #endif
   return policy;
 }
-DEVICE void load_begin(u64* b, u32 bytes) {
+DEVICE void load_begin(u32 b, u32 bytes) {
 #if ARCH >= 90
   if ((thread_index() & 31) == 0)
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address(b)), "r"(bytes) : "memory");
 #endif
 }
-DEVICE void load(void* to, const void* from, u32 bytes, u64* b) {
+DEVICE void load(u32 to, const void* from, u32 bytes, u32 b) {
 #if ARCH >= 90
   if ((thread_index() & 31) == 0)
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -99,7 +109,7 @@ DEVICE void load(void* to, const void* from, u32 bytes, u64* b) {
 #endif
 }
 // Weights: read once, so they shouldn't push anything out of the L2 cache.
-DEVICE void load_stream(void* to, const void* from, u32 bytes, u64* b, u64 policy) {
+DEVICE void load_stream(u32 to, const void* from, u32 bytes, u32 b, u64 policy) {
 #if ARCH >= 90
   if ((thread_index() & 31) == 0)
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
@@ -108,7 +118,7 @@ DEVICE void load_stream(void* to, const void* from, u32 bytes, u64* b, u64 polic
   load(to, from, bytes, b);
 #endif
 }
-DEVICE void load_end(u64* b) {
+DEVICE void load_end(u32 b) {
 #if ARCH < 90
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address(b)) : "memory");
 #endif
@@ -138,31 +148,40 @@ DEVICE void fence_barrier_init() {
 // ---- between SMs
 DEVICE void add_release(u32* p, u32 v) { asm volatile("red.add.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEVICE void store_release(u32* p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
-// Polled, then followed by fence_gpu: acquiring with every poll would empty the L1 cache as often.
+// Acquiring empties the L1 cache, so it isn't done with every poll.
 DEVICE u32 load_relaxed(const u32* p) {
   u32 v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+DEVICE u32 load_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+// By one lane: until a count that only grows is `wanted`. Then what was released with it is seen.
+DEVICE void wait_for_count(const u32* p, u32 wanted, const Launch& l, u32 where) {
+  Patience patience;
+  while ((i32)(load_acquire(p) - wanted) < 0)
+    while ((i32)(load_relaxed(p) - wanted) < 0) poll(patience, l, where);
+}
 // What another SM has written in this launch is read past the L1 cache, which isn't coherent.
 DEVICE float load_fresh(const float* p) { float v; asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p)); return v; }
 DEVICE i32 load_fresh(const i32* p) { i32 v; asm volatile("ld.global.cg.s32 %0, [%1];" : "=r"(v) : "l"(p)); return v; }
 
 // ---- shared memory by byte offset: half as many registers as pointers
-DEVICE u32 place_of(u32 at) { return SHARED_BASE + at; }
-DEVICE u32 shared_word(u32 at) { u32 v; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(place_of(at))); return v; }
-DEVICE float shared_float(u32 at) { float v; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(place_of(at))); return v; }
+DEVICE u32 shared_word(u32 at) { u32 v; asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address(at))); return v; }
+DEVICE float shared_float(u32 at) { float v; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address(at))); return v; }
 struct Words2 { u32 x, y; };
 struct Words4 { u32 x, y, z, w; };
 DEVICE Words2 shared_words2(u32 at) {
   Words2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(place_of(at)));
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address(at)));
   return v;
 }
 DEVICE Words4 shared_words4(u32 at) {
   Words4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(place_of(at)));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(at)));
   return v;
 }
 DEVICE Words2 fresh_words2(const void* p) {  // global, 8-byte aligned, past the L1 cache
@@ -232,22 +251,6 @@ DEVICE void mma_bfloat(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u3
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// Four 8x8 matrices of 16-bit values from shared memory, transposed: lane l gives the address of row l % 8 of matrix
-// l / 8, and gets of each matrix the pair (rows 2t and 2t + 1, column g).
-DEVICE Words4 load_matrices_transposed(const void* row) {
-  Words4 v;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(row)));
-  return v;
-}
-// The same without transposing: the pair (row g, columns 2t and 2t + 1).
-DEVICE Words4 load_matrices(const void* row) {
-  Words4 v;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address(row)));
-  return v;
-}
-
 // ---- arithmetic that mustn't change with the compiler's mood
 DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE float exponential(float x) { return expf(x); }

@@ -31,41 +31,44 @@ DEVICE u32 fold_of(const Instruction& i) { return ((const Here*)&i)->fold; }
 // Two windows of activations fill the area, unless one holds all of them.
 constexpr u32 WINDOWS = 2;
 
+// Where the barriers stand.
 struct Barriers {
-  u64 stage_full[STAGES];
-  u64 stage_empty[STAGES];
-  u64 partial_full[PARTIAL_SLOTS];
-  u64 partial_empty[PARTIAL_SLOTS];
-  u64 window_full[WINDOWS];   // loaded
-  u64 window_ready[WINDOWS];  // norm factors multiplied in, where rows have several
-  u64 window_empty[WINDOWS];
-  u64 squares_full;
-  u64 go;                     // all SMs have finished the instruction before
-  u64 copied[2];              // an instruction is in shared memory
+  DEVICE static constexpr u32 at(u32 n) { return BARRIERS_OFFSET + 8 * n; }
+  DEVICE u32 stage_full(u32 stage) const { return at(stage); }
+  DEVICE u32 stage_empty(u32 stage) const { return at(STAGES + stage); }
+  DEVICE u32 partial_full(u32 slot) const { return at(2 * STAGES + slot); }
+  DEVICE u32 partial_empty(u32 slot) const { return at(2 * STAGES + PARTIAL_SLOTS + slot); }
+  static constexpr u32 OTHERS = 2 * STAGES + 2 * PARTIAL_SLOTS;
+  DEVICE u32 window_full(u32 window) const { return at(OTHERS + window); }  // loaded
+  // norm factors multiplied in, where rows have several
+  DEVICE u32 window_ready(u32 window) const { return at(OTHERS + WINDOWS + window); }
+  DEVICE u32 window_empty(u32 window) const { return at(OTHERS + 2 * WINDOWS + window); }
+  DEVICE u32 squares_full() const { return at(OTHERS + 3 * WINDOWS); }
+  DEVICE u32 go() const { return at(OTHERS + 3 * WINDOWS + 1); }  // all SMs have finished the instruction before
+  DEVICE u32 copied(u32 which) const { return at(OTHERS + 3 * WINDOWS + 2 + which); }  // an instruction is in shared memory
+  static constexpr u32 COUNT = OTHERS + 3 * WINDOWS + 4;
 };
-static_assert(sizeof(Barriers) <= 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 10), "the map has room for the barriers");
-
-DEVICE Barriers& barriers() { return *shared<Barriers>(BARRIERS_OFFSET); }
+static_assert(Barriers::COUNT == 2 * STAGES + 2 * PARTIAL_SLOTS + 10, "the map has room for the barriers");
 
 DEVICE void init_barriers() {
-  Barriers& b = barriers();
+  const Barriers b;
   for (u32 s = 0; s < STAGES; ++s) {
-    load_barrier_init(&b.stage_full[s]);
-    barrier_init(&b.stage_empty[s], MATH_WARPS);
+    load_barrier_init(b.stage_full(s));
+    barrier_init(b.stage_empty(s), MATH_WARPS);
   }
   for (u32 s = 0; s < PARTIAL_SLOTS; ++s) {
-    barrier_init(&b.partial_full[s], MATH_WARPS);
-    barrier_init(&b.partial_empty[s], EPILOGUE_WARPS);
+    barrier_init(b.partial_full(s), MATH_WARPS);
+    barrier_init(b.partial_empty(s), EPILOGUE_WARPS);
   }
   for (u32 w = 0; w < WINDOWS; ++w) {
-    load_barrier_init(&b.window_full[w]);
-    barrier_init(&b.window_ready[w], EPILOGUE_WARPS);
-    barrier_init(&b.window_empty[w], MATH_WARPS);
+    load_barrier_init(b.window_full(w));
+    barrier_init(b.window_ready(w), EPILOGUE_WARPS);
+    barrier_init(b.window_empty(w), MATH_WARPS);
   }
-  load_barrier_init(&b.squares_full);
-  barrier_init(&b.go, 1);
-  barrier_init(&b.copied[0], 1);
-  barrier_init(&b.copied[1], 1);
+  load_barrier_init(b.squares_full());
+  barrier_init(b.go(), 1);
+  barrier_init(b.copied(0), 1);
+  barrier_init(b.copied(1), 1);
   fence_barrier_init();
 }
 

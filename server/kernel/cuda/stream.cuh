@@ -2,7 +2,7 @@
 // waits for nothing but room; the loader brings each phase's input, in windows of columns.
 
 ROLE void produce(const Launch& l) {
-  Barriers& b = barriers();
+  const Barriers b;
   Turn<STAGES> turn;
   const u64 policy = stream_policy();
   for (u32 index = 0; index < l.count; ++index) {
@@ -17,10 +17,10 @@ ROLE void produce(const Launch& l) {
       const u8* from = m.tiles + ((u64)p.group * Portions::group_tiles(s, p.matrix) + p.first) * tile_bytes;
       for (u32 left = p.count; left;) {
         const u32 tiles = left < most ? left : most, bytes = tiles * tile_bytes;
-        barrier_wait(&b.stage_empty[turn.slot], turn.parity ^ 1, l, AT_STAGE_EMPTY);
-        load_begin(&b.stage_full[turn.slot], bytes);
-        load_stream(shared<u8>(RING_OFFSET + turn.slot * STAGE_BYTES), from, bytes, &b.stage_full[turn.slot], policy);
-        load_end(&b.stage_full[turn.slot]);
+        barrier_wait(b.stage_empty(turn.slot), turn.parity ^ 1, l, AT_STAGE_EMPTY);
+        load_begin(b.stage_full(turn.slot), bytes);
+        load_stream(RING_OFFSET + turn.slot * STAGE_BYTES, from, bytes, b.stage_full(turn.slot), policy);
+        load_end(b.stage_full(turn.slot));
         turn.next();
         from += bytes;
         left -= tiles;
@@ -31,45 +31,78 @@ ROLE void produce(const Launch& l) {
 
 constexpr u32 PREFETCH_BYTES = 65536;  // of keys and of values for one item
 
+// The windows of its input that an SM's tiles need, in their order.
+struct WindowWalk {
+  Windowing w;
+  Portions portions;
+  u32 window = ~0u, last = 0;
+
+  DEVICE WindowWalk(const Instruction& i, u32 rows) : w(i, rows), portions(&i, my_range(i)) {}
+  DEVICE bool next() {
+    if (window != ~0u && (window < last || w.size == w.blocks)) return ++window <= last;
+    Portion p;
+    while (portions.next(p)) {
+      const Strip& s = portions.i->strip[p.strip];
+      const u32 first = w.of_tile(s, p.matrix, p.first);
+      last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+      if (first == window && first == last) continue;
+      window = first == window ? first + 1 : first;
+      return true;
+    }
+    return false;
+  }
+};
+
 struct Loader {
   Turn<WINDOWS> turn;
 
-  DEVICE void load_input(const Instruction& i, const Launch& l, u32 rows) {
-    Barriers& b = barriers();
-    if (i.squares) {
-      const u32 bytes = (rows * (u32)i.blocks * 4 + 15) / 16 * 16;
-      load_begin(&b.squares_full, bytes);
-      load(shared<u8>(SQUARES_OFFSET), i.squares, bytes, &b.squares_full);
-      load_end(&b.squares_full);
+  // Room for a window, and how much will come.
+  DEVICE void announce(const WindowWalk& walk, const Launch& l) const {
+    const Barriers b;
+    barrier_wait(b.window_empty(turn.slot), turn.parity ^ 1, l, AT_WINDOW_EMPTY);
+    load_begin(b.window_full(turn.slot), blocks(walk) * walk.w.block_bytes());
+  }
+  DEVICE void load_window(const Instruction& i, const WindowWalk& walk) {
+    const Windowing& w = walk.w;
+    const u32 begin = walk.window * w.size, to = w.offset(turn.slot), full = Barriers().window_full(turn.slot);
+    load(to, i.input.values + (u64)begin * w.rows * 32, blocks(walk) * w.rows * 32, full);
+    load(to + w.scales(), i.input.scales + begin * COLUMNS, blocks(walk) * COLUMNS * 4, full);
+    load(to + w.sums(), i.input.sums + begin * COLUMNS, blocks(walk) * COLUMNS * 4, full);
+    if (w.low) load(to + w.low_values(), i.input_low + (u64)begin * w.rows * 32, blocks(walk) * w.rows * 32, full);
+    load_end(full);
+    turn.next();
+  }
+  DEVICE static u32 blocks(const WindowWalk& walk) {
+    const u32 left = walk.w.blocks - walk.window * walk.w.size;
+    return left < walk.w.size ? left : walk.w.size;
+  }
+
+  // Everything that doesn't need the other SMs is done before they are waited for.
+  DEVICE void load_input(const Instruction& i, const Launch& l, u32 index, u32 rows) {
+    const Barriers b;
+    WindowWalk walk(i, rows);
+    const u32 square_bytes = i.squares ? (rows * (u32)i.blocks * 4 + 15) / 16 * 16 : 0;
+    bool more = walk.next();
+    if (more) announce(walk, l);
+    wait_for_others(l, index);
+    if (more) load_window(i, walk);
+    if (square_bytes) {  // not announced before: the last ones may still be on their way
+      load_begin(b.squares_full(), square_bytes);
+      load(SQUARES_OFFSET, i.squares, square_bytes, b.squares_full());
+      load_end(b.squares_full());
     }
-    const Windowing w(i, rows);
-    Portions portions(&i, my_range(i));
-    Portion p;
-    u32 current = ~0u;
-    while (portions.next(p)) {
-      const Strip& s = i.strip[p.strip];
-      const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
-      for (u32 window = w.of_tile(s, p.matrix, p.first); window <= last; ++window) {
-        if (window == current) continue;
-        load_window(i, l, w, window);
-        current = window;
-      }
+    while (more && walk.next()) {
+      announce(walk, l);
+      load_window(i, walk);
     }
   }
 
-  DEVICE void load_window(const Instruction& i, const Launch& l, const Windowing& w, u32 window) {
-    Barriers& b = barriers();
-    const u32 begin = window * w.size, blocks = w.blocks - begin < w.size ? w.blocks - begin : w.size;
-    u8* to = shared<u8>(w.offset(turn.slot));
-    u64* full = &b.window_full[turn.slot];
-    barrier_wait(&b.window_empty[turn.slot], turn.parity ^ 1, l, AT_WINDOW_EMPTY);
-    load_begin(full, blocks * w.block_bytes());
-    load(to, i.input.values + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
-    load(to + w.scales(), i.input.scales + begin * COLUMNS, blocks * COLUMNS * 4, full);
-    load(to + w.sums(), i.input.sums + begin * COLUMNS, blocks * COLUMNS * 4, full);
-    if (w.low) load(to + w.low_values(), i.input_low + (u64)begin * w.rows * 32, blocks * w.rows * 32, full);
-    load_end(full);
-    turn.next();
+  // Until all SMs have finished the instruction before; then this SM's warps are let in.
+  DEVICE static void wait_for_others(const Launch& l, u32 index) {
+    if ((thread_index() & 31) == 0) wait_for_count(l.barrier, ((u32)l.epoch + index) * sm_count(), l, AT_GRID);
+    sync_warp();
+    fence_loads();
+    if ((thread_index() & 31) == 0) barrier_arrive(Barriers().go());
   }
 };
 
@@ -101,9 +134,30 @@ DEVICE void prefetch_state(const Instruction& i, u32 length) {
   }
 }
 
-ROLE u32 load_input(const Instruction& i, const Launch& l, u32 rows, u32 turns) {
+// Instruction `index` to shared memory. The one before the last one lay there; this SM has finished it.
+DEVICE void copy_instruction(const Launch& l, u32 index, u32 length, u32 fold) {
+  if (index >= l.count) return;
+  const Instruction& from = l.instructions[index];
+  Here& to = here(index);
+  for (u32 word = thread_index() & 31; word < sizeof(Instruction) / 8; word += 32)
+    ((u64*)&to.instruction)[word] = ((const u64*)&from)[word];
+  if ((thread_index() & 31) == 0) {
+    to.range = from.ranges[sm_index()];
+    to.length = length;
+    to.fold = fold;
+  }
+  sync_warp();
+  if ((thread_index() & 31) == 0) barrier_arrive(Barriers().copied(index & 1));
+}
+
+ROLE void bring(const Launch& l, u32 behind, u32 length, u32 fold) {
   Loader loader;
-  loader.turn.unpack(turns);
-  loader.load_input(i, l, rows);
-  return loader.turn.packed();
+  copy_instruction(l, 0, length, fold);
+  for (u32 index = 0; index < l.count; ++index) {
+    const Instruction& i = here(index).instruction;
+    if (streams(i)) loader.load_input(i, l, index, row_count(i, behind));
+    else Loader::wait_for_others(l, index);
+    copy_instruction(l, index + 1, length, fold);
+    if (index + 1 < l.count) prefetch_state(here(index + 1).instruction, length);
+  }
 }
