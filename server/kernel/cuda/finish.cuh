@@ -25,7 +25,8 @@ struct Epilogue {
     return partial.packed() | window.packed() << partial.BITS | squares_parity << 2 * partial.BITS;
   }
 
-  DEVICE static u32 warp() { return thread_index() / 32 - MATH_WARPS; }
+  DEVICE static u32 thread() { return thread_index() - 32 * MATH_WARPS; }
+  DEVICE static u32 warp() { return thread() / 32; }
   DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
 
   DEVICE void finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length) {
@@ -87,12 +88,12 @@ struct Epilogue {
       return;
     }
     float* factors = shared<float>(FACTORS_OFFSET);
-    for (u32 at = thread_index() - 32 * MATH_WARPS; at < rows * segments; at += 32 * EPILOGUE_WARPS) {
-      const u32 row = at / segments, segment = at - row * segments;
-      float sum = 0;
-      for (u32 b = 0; b < part; ++b) sum += squares[row * blocks + segment * part + b];
-      factors[at] = inverse_root(sum / width + EPS);
-    }
+    for (u32 segment = thread(); segment < segments; segment += 32 * EPILOGUE_WARPS)
+      for (u32 row = 0; row < rows; ++row) {
+        float sum = 0;
+        for (u32 b = 0; b < part; ++b) sum += squares[row * blocks + segment * part + b];
+        factors[segment * COLUMNS + row] = inverse_root(sum / width + EPS);
+      }
     sync_threads(8, 32 * EPILOGUE_WARPS);
   }
 
@@ -117,18 +118,28 @@ struct Epilogue {
     }
   }
 
+  // All columns of a block at once, also those that are no rows.
   DEVICE void scale_window(const Instruction& i, const Windowing& w, u32 index) {
-    const u32 start = w.offset(window.slot), segments = (u32)i.segments, part = (u32)i.blocks / segments;
+    const u32 start = w.offset(window.slot), part = (u32)i.blocks / (u32)i.segments;
     float* scales = shared<float>(start + w.scales());
     u32* sums = shared<u32>(start + w.sums());
     const float* factors = shared<float>(FACTORS_OFFSET);
-    const u32 begin = index * w.size, end = begin + w.size < (u32)i.blocks ? begin + w.size : (u32)i.blocks;
-    for (u32 k = thread_index() - 32 * MATH_WARPS; k < (end - begin) * w.rows; k += 32 * EPILOGUE_WARPS) {
-      const u32 block = k / w.rows, row = k - block * w.rows, at = block * COLUMNS + row;
-      const float f = factors[row * segments + (begin + block) / part];
-      scales[at] *= f;
-      const float sum = (as_float(sums[at] << 16) + as_float(sums[at] & 0xFFFF0000)) * f;
-      sums[at] = split_sum(sum);
+    const u32 begin = index * w.size, blocks = (u32)i.blocks - begin < w.size ? (u32)i.blocks - begin : w.size;
+    for (u32 block = thread(); block < blocks; block += 32 * EPILOGUE_WARPS) {
+      const u32 segment = (begin + block) / part;
+#pragma unroll
+      for (u32 c = 0; c < COLUMNS; c += 4) {
+        float* scale = scales + block * COLUMNS + c;
+        u32* sum = sums + block * COLUMNS + c;
+        const Quad f = load_quad(factors + segment * COLUMNS + c), old = load_quad(scale);
+        const WordQuad was = load_quad(sum);
+        store_quad(scale, old.v[0] * f.v[0], old.v[1] * f.v[1], old.v[2] * f.v[2], old.v[3] * f.v[3]);
+        u32 now[4];
+#pragma unroll
+        for (u32 n = 0; n < 4; ++n)
+          now[n] = split_sum((as_float(was.v[n] << 16) + as_float(was.v[n] & 0xFFFF0000)) * f.v[n]);
+        store_quad(sum, now[0], now[1], now[2], now[3]);
+      }
     }
   }
 

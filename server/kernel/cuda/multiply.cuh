@@ -94,11 +94,11 @@ struct Math {
         const u32 block = (first + mine >> tile_shift) * tile_blocks;
         if (!whole) reach(i, l, w, block, current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
-                                   block - x.block, constants);
+                                   block - x.block, constants, b.stage_empty(stage.slot));
         mine += MATH_WARPS;
+      } else {
+        arrive_together(b.stage_empty(stage.slot));
       }
-      sync_warp();
-      if ((thread_index() & 31) == 0) barrier_arrive(b.stage_empty(stage.slot));
       stage.next();
     }
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);

@@ -171,11 +171,17 @@ template <u32 type, bool two_planes> struct Pair {
   }
 };
 
+DEVICE void arrive_together(u32 barrier) {
+  sync_warp();
+  if ((thread_index() & 31) == 0) barrier_arrive(barrier);
+}
+
 // to += the four pairs of a tile. What a pair reads is asked for two pairs before, and where registers allow it the next
-// pair's products are begun before this one's are used: a scheduler of the SM has only three math warps to choose from.
+// pair's products are begun before this one's are used: a scheduler of the SM has only three math warps to choose from. The
+// stage is given back as soon as the last pair is read.
 template <u32 type, bool two_planes>
 DEVICE void add_pairs(Products& to, u32 tile, const Window& x, u32 at, const Words4& scales0, const Words4& scales1,
-                      const Words4& fifth, const Constants& k) {
+                      const Words4& fifth, const Constants& k, u32 read) {
   constexpr bool early = ROW_TILES == 1 && !two_planes;
   Pair<type, two_planes> pair[3];
   Sums<type> sums[2], low[2];
@@ -187,6 +193,7 @@ DEVICE void add_pairs(Products& to, u32 tile, const Window& x, u32 at, const Wor
     if (!early) pair[p % 3].multiply(sums[p & 1], low[p & 1], pick(fifth, p), k);
     else if (p < 3) pair[(p + 1) % 3].multiply(sums[p + 1 & 1], low[p + 1 & 1], pick(fifth, p + 1), k);
     if (p < 2) pair[(p + 2) % 3].read(tile, x, at, p + 2);
+    if (p == 1) arrive_together(read);
     pair[p % 3].add_scaled(to, sums[p & 1], low[p & 1], scales0, scales1, p, k);
   }
 }
@@ -230,7 +237,9 @@ DEVICE Words4 what_is_left(Words4 v) { return {low_bits(v.x), low_bits(v.y), low
 DEVICE Words4 flipped(const Words4& v) { return {v.x ^ 0x80808080, v.y ^ 0x80808080, v.z ^ 0x80808080, v.w ^ 0x80808080}; }
 
 // tile: an offset into shared memory. at: its first block within the window.
-template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile, const Window& x, u32 at, const Constants& k) {
+// read: the barrier at which the warp arrives when it has read all of the tile.
+template <u32 type, bool two_planes>
+DEVICE void add_tile(Products& to, u32 tile, const Window& x, u32 at, const Constants& k, u32 read) {
   const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
   if constexpr (type == Q4_K || type == Q5_K) {
     constexpr u32 scales_at = type == Q4_K ? 2048 : 2560;
@@ -242,7 +251,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
     Products scaled, minima;
     clear(scaled);
     minima_products(minima, x, at, t, least);
-    add_pairs<type, two_planes>(scaled, tile, x, at, {scales.x, scales.y}, {scales.z, scales.w}, fifth, k);
+    add_pairs<type, two_planes>(scaled, tile, x, at, {scales.x, scales.y}, {scales.z, scales.w}, fifth, k, read);
     finish_with_minima(to, scaled, minima, d);
   } else if constexpr (type == Q6_K) {
     // Stored with 128 added.
@@ -250,7 +259,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
     const u32 d = shared_word(tile + 3328 + g * 4);
     Products scaled;
     clear(scaled);
-    add_pairs<type, two_planes>(scaled, tile, x, at, scales0, scales1, {}, k);
+    add_pairs<type, two_planes>(scaled, tile, x, at, scales0, scales1, {}, k, read);
     // The weights were four times theirs.
     const float d0 = half_to_float((u16)d) * 0.25f, d1 = half_to_float((u16)(d >> 16)) * 0.25f;
 #pragma unroll
@@ -259,7 +268,7 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
       for (u32 i = 0; i < 4; ++i) to[n][i] = multiply_add(i < 2 ? d0 : d1, scaled[n][i], to[n][i]);
   } else if constexpr (type == Q8_0) {
     const Words4 scales0 = shared_words4(tile + 4096 + g * 32), scales1 = shared_words4(tile + 4096 + g * 32 + 16);
-    add_pairs<type, two_planes>(to, tile, x, at, scales0, scales1, {}, k);
+    add_pairs<type, two_planes>(to, tile, x, at, scales0, scales1, {}, k, read);
   } else {
     // Weights in floating point: the int8 activations are exact in half precision and in bfloat16.
     constexpr u32 blocks = type == F32 ? 2 : 4;
@@ -318,5 +327,6 @@ template <u32 type, bool two_planes> DEVICE void add_tile(Products& to, u32 tile
         }
       }
     }
+    arrive_together(read);
   }
 }
