@@ -15,19 +15,19 @@ struct Stream {
 constexpr u32 FULL_OFFSET = STAGES * STAGE_BYTES, EMPTY_OFFSET = FULL_OFFSET + 8 * STAGES;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) stream(const __grid_constant__ Stream s) {
-  u64 *full = shared<u64>(FULL_OFFSET), *empty = shared<u64>(EMPTY_OFFSET);
+  Launch l{};
+  l.fault = s.fault;
+  if (!shared_base_is_right()) give_up(l, 3);
   if (thread_index() == 0) {
     for (u32 slot = 0; slot < STAGES; ++slot) {
-      load_barrier_init(&full[slot]);
-      barrier_init(&empty[slot], MATH_WARPS);
+      load_barrier_init(FULL_OFFSET + 8 * slot);
+      barrier_init(EMPTY_OFFSET + 8 * slot, MATH_WARPS);
     }
     fence_barrier_init();
   }
   sync_threads(1, THREADS);
   const u32 warp = thread_index() / 32, sm = sm_index();
   if (warp >= MATH_WARPS && warp != PRODUCER_WARP) return;
-  Launch l{};
-  l.fault = s.fault;
   const u64 policy = stream_policy();
   u64 read = 0;
   u32 slot = 0, parity = 0;
@@ -37,15 +37,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) stream(const __grid_con
     u64 at = units * sm / sm_count() * 16;
     const u64 stop = units * (sm + 1) / sm_count() * 16;
     for (; at < stop; at += STAGE_BYTES) {
+      const u32 full = FULL_OFFSET + 8 * slot, empty = EMPTY_OFFSET + 8 * slot;
       const u32 bytes = stop - at < STAGE_BYTES ? (u32)(stop - at) : STAGE_BYTES;
       if (warp == PRODUCER_WARP) {
-        barrier_wait(&empty[slot], parity ^ 1, l, 2);
-        load_begin(&full[slot], bytes);
-        load_stream(shared<u8>(slot * STAGE_BYTES), piece.from + at, bytes, &full[slot], policy);
-        load_end(&full[slot]);
+        barrier_wait(empty, parity ^ 1, l, 2);
+        load_begin(full, bytes);
+        load_stream(slot * STAGE_BYTES, piece.from + at, bytes, full, policy);
+        load_end(full);
       } else {
-        barrier_wait(&full[slot], parity, l, 1);
-        if ((thread_index() & 31) == 0) barrier_arrive(&empty[slot]);
+        barrier_wait(full, parity, l, 1);
+        if ((thread_index() & 31) == 0) barrier_arrive(empty);
       }
       read += bytes;
       if (++slot == STAGES) {

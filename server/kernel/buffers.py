@@ -28,8 +28,8 @@ assert RING >= MAX_ROWS + MAX_KERNEL - 1
 Kind = Literal["f32", "f16", "i32", "int8"]
 _BYTES = {"f32": 4, "f16": 2, "i32": 4}
 INT8_BLOCK_BYTES = 40
-"""32 values, their scale (float32) and their sum (for types with minima). A buffer has the values of all its rows, then
-their scales, then their sums."""
+"""32 values, their scale (float32) and their sum (for types with minima). A buffer has room for MAX_ROWS rows: their
+values, then their scales, then their sums."""
 
 COUNTS = ("length", "fold", "behind", "external")
 """Entries of `counts`. length: tokens that the trunk has processed and kept. fold: kept rows of the last cycle that

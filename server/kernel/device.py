@@ -2,7 +2,8 @@
 
 Buffers have the shapes that `buffers.py` lists, so that `sequence.py` works on them as they are: counts and tokens are
 int32, keys and values float16, everything else float32. Only 8-bit activations look different: the values of all rows,
-then their scales, then their sums, block after block and in a block row after row (see `cuda/types.cuh`). Whole tiles
+then their scales, then their sums, block after block and in a block row after row; scales and sums have room for 8 or
+16 rows in every block (see `cuda/types.cuh`). Whole tiles
 of 256 columns are read, so there are blocks behind a row's end too; they hold anything finite.
 """
 
@@ -92,8 +93,8 @@ class DeviceBuffers(dict[str, Tensor]):
     """A sequence's buffers on a device, by name; the tensors stay what they are, for launches know their addresses.
 
     tables: what launches on these buffers have been lowered to, by the plan's (rows, drafts, logits). last_rows: rows
-    of the last launch, 0 before the first. columns: of the variant of the kernel that ran last, 8 or 16: so many scales
-    and sums stand in a block of an 8-bit buffer.
+    of the last launch, 0 before the first. row_slots: of the variant of the kernel that ran last, 8 or 16; `rounded`
+    and `sums` read by it.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class DeviceBuffers(dict[str, Tensor]):
         self.sms = sms
         self.tables: dict[tuple[int, int, bool], Tables] = {}
         self.last_rows = 0
-        self.columns = 8
+        self.row_slots = 8
         new = allocate or (lambda shape, dtype: torch.zeros(*shape, dtype=dtype, device=device))
         for name, buffer in self.listed.items():
             shape = (self.layout(name).nbytes,) if buffer.kind == "int8" else buffer.shape
@@ -142,8 +143,8 @@ class DeviceBuffers(dict[str, Tensor]):
     def _words(self, name: str, part: Literal["scales", "sums"], rows: int) -> Tensor:
         """int32 [blocks, rows], a view."""
         layout = self.layout(name)
-        at, count = getattr(layout, part), layout.blocks * self.columns
-        return self[name][at : at + 4 * count].view(torch.int32).view(layout.blocks, self.columns)[:, :rows]
+        at, count = getattr(layout, part), layout.blocks * self.row_slots
+        return self[name][at : at + 4 * count].view(torch.int32).view(layout.blocks, self.row_slots)[:, :rows]
 
     def sums(self, name: str, rows: int) -> Tensor:
         """scale · Σ values of every block, float32 [rows, blocks]."""

@@ -22,7 +22,7 @@ from server.kernel.lower import TIMES, Control, Tables, lower
 from server.kernel.model import KernelModel
 from server.kernel.plan import Plan
 from server.kernel.sequence import Buffers, count
-from server.kernel.source import ENTRY, FEW_ROWS, THREADS, find_arch, row_tiles, waits
+from server.kernel.source import ENTRY, FEW_ROWS, THREADS, find_arch, row_slots, row_tiles, waits
 from server.kernel.structs import LaunchStruct
 
 SM_SHIFT = 8
@@ -118,7 +118,7 @@ class GpuKernel:
         except KernelFault:
             self._control.epoch = before
             raise
-        at.last_rows, at.columns = plan.rows, FEW_ROWS * tiles
+        at.last_rows, at.row_slots = plan.rows, row_slots(tiles)
 
     def wait(self) -> None:
         """Until all launches have ended. Raises KernelFault."""
@@ -185,6 +185,11 @@ class GpuKernel:
         word = int(self._control.fault) & 0xFFFFFFFF
         if not word:
             return f"the decode kernel broke off: {reason}; restart the engine"
+        if waits().get(word & (1 << SM_SHIFT) - 1) == "AT_SHARED_BASE":
+            return (
+                "the decode kernel was compiled for another layout of shared memory than this GPU has: please report "
+                "this; the torch executor can run the model"
+            )
         place = waits().get(word & (1 << SM_SHIFT) - 1, f"wait {word & (1 << SM_SHIFT) - 1}")
         return f"the decode kernel waited too long on SM {word >> SM_SHIFT}, {place}: {reason}; restart the engine"
 

@@ -64,7 +64,7 @@ class Control:
     ) -> LaunchStruct:
         """The parameter of the next launch; it is counted as done.
 
-        first, count: a part of the plan. times: int64 [count, SMs, 4], for a kernel with time stamps.
+        first, count: a part of the plan. times: int64 [count, SMs, TIMES], for a kernel with time stamps.
         """
         count = tables.count - first if count is None else count
         parameter = LaunchStruct(

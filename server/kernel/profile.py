@@ -2,9 +2,10 @@
 
 An instruction's time is from the last SM's arrival at the end of the one before to the last SM's arrival at its own, so
 these times add up to the launch's. It falls into six parts, each a mean over the SMs: waiting (until the SM has seen
-that all others have finished the instruction before), input (until it lies in shared memory), multiplying (until the
-last tile's sums are there), finishing (all that instructions without matrices do), handing on (until its arrival is
-out), and the skew between SMs (until the last one has arrived).
+that all others have finished the instruction before), input (until its first window lies in shared memory), multiplying
+(until the last tile's sums are added up; all groups of outputs before the last one are finished meanwhile), finishing
+(the last group; all that instructions without matrices do), handing on (until its arrival is out), and the skew between
+SMs (until the last one has arrived).
 """
 
 from __future__ import annotations

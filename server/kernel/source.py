@@ -72,12 +72,17 @@ def row_tiles(rows: int) -> int:
     return 1 if rows <= FEW_ROWS else 2
 
 
+def row_slots(tiles: int) -> int:
+    """Rows that a variant has room for: so far apart stand scales and sums of 8-bit activations."""
+    return FEW_ROWS * tiles
+
+
 def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
     """What fits best into an SM of this architecture.
 
     Raises UnsupportedByKernel when it has too little memory.
     """
-    room = SHARED_BYTES[arch] - _fixed_bytes(model, 8 * row_tiles)
+    room = SHARED_BYTES[arch] - _fixed_bytes(model, row_slots(row_tiles))
     for area_bytes, least in AREAS[row_tiles]:
         ring = room - area_bytes
         if ring >= least * (LEAST_STAGE + 16):
@@ -93,7 +98,7 @@ AREAS = {1: ((53248, 4), (36864, 4)), 2: ((102400, 4), (69632, 4), (36864, 4), (
 """By row tiles: bytes of the area for activations and stages that must find room beside it, the best first."""
 MOST_STAGES = 16
 LEAST_STAGE, MOST_STAGE = 4352, 28672
-"""The largest tile, and what a stage should have."""
+"""The largest tile; twelve Q4_K tiles, one for each math warp."""
 
 
 def _fixed_bytes(model: KernelModel, columns: int) -> int:

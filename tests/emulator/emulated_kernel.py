@@ -14,7 +14,7 @@ from server.kernel.lower import Control, Tables, lower
 from server.kernel.model import KernelModel
 from server.kernel.plan import Plan
 from server.kernel.sequence import Buffers, count
-from server.kernel.source import THREADS, Shape, constants, row_tiles, shape, texts
+from server.kernel.source import THREADS, Shape, constants, row_slots, row_tiles, shape, texts
 
 EXPORTS = """
 extern "C" u32 shared_total() { return SHARED_TOTAL; }
@@ -74,7 +74,7 @@ class EmulatedKernel:
         rows = max(plan.rows, count(at, "behind"))
         parameter = self.control.launch(tables, at, first, (tables.count if stop is None else stop) - first)
         emulated = self.variant(row_tiles(rows))
-        at.columns = 8 * row_tiles(rows)
+        at.row_slots = row_slots(row_tiles(rows))
         emulated.run(
             parameter, self.sms, emulated.function("shared_total")(), THREADS, seed=self.seed, delay=self.delay
         )

@@ -82,7 +82,10 @@ inline u32 greatest_of_lanes(u32 v, LINE) {
   return mine.result;
 }
 inline bool all_lanes(bool v, LINE) { return greatest_of_lanes(!v, line) == 0; }
-template <class T> inline T uniform(T v, LINE) { return shuffle(v, 0, line); }
+template <class T> inline T uniform(T v, LINE) {
+  if (!all_lanes(shuffle(v, 0, line) == v, line)) emulator::fail("uniform in line %d of values that differ", line);
+  return v;
+}
 inline void sync_threads(u32 id, u32 threads) {
   if (id == 0 || id > 15) emulator::fail("barrier %u: they are 1 to 15", id);
   emulator::sync_named(id, threads);

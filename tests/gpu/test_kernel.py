@@ -121,22 +121,25 @@ def test_a_long_answer_is_the_same_with_any_drafts_and_whatever_is_cancelled(mak
     small, choose = make("27b"), random.Random(1)
     truth, _ = answer(small, ANSWER)
     at, _ = small.start(PROMPT[:-1], PROMPT[-1], capacity=ANSWER + 128)
-    cycles, text, vocab, seen = small.cycles(at), [], small.model.config.vocab, set()
+    cycles, text, vocab = small.cycles(at), [], small.model.config.vocab
+    every = [(depth, right) for depth in range(16) for right in range(depth + 1)]
+    wanted: list[tuple[int, int]] = []
+    rounds = 0
     while len(text) < ANSWER - 16:
-        depth = choose.randrange(16)
-        right = choose.randrange(depth + 1)
+        if not wanted:
+            wanted, rounds = choose.sample(every, len(every)), rounds + 1
+        depth, right = wanted.pop()
         drafts = truth[len(text) : len(text) + depth]
         given = [token if row < right else (token + 1) % vocab for row, token in enumerate(drafts)]
         tokens = cycles.cycle(choose.randrange(3), given)
         assert tokens == truth[len(text) : len(text) + right + 1]
-        seen.add((depth, right))
         if choose.random() < 0.3:
             keep = choose.randrange(1, len(tokens) + 1)
             roll_back(at, keep)
             tokens = tokens[:keep]
         text += tokens
         assert count(at, "length") == len(PROMPT) - 1 + len(text)
-    assert len(seen) == 16 * 17 // 2
+    assert rounds > 1, "every accepted count of every depth"
 
 
 def test_ten_thousand_cancelled_cycles(make: MakeOnKernel) -> None:
@@ -177,8 +180,10 @@ def test_time_stamps_follow_each_other(make: MakeOnKernel) -> None:
     streams = torch.tensor([isinstance(i, WeightPhase) for i in plan.instructions])
     assert bool((times[streams][:, 0, 2:4] > 0).all())
     assert not times[~streams][:, :, 2:4].any()
-    times = times.cummax(2).values
-    assert bool((times.diff(dim=2) >= 0).all())
+    assert bool((times[:, :, [0, 1, 4, 5]].diff(dim=2) >= 0).all())
+    multiplied = times[streams][times[streams][:, :, 3] > 0]  # by SMs that have tiles
+    assert bool((multiplied[:, [0, 1, 3, 4, 5]].diff(dim=1) >= 0).all())
+    assert bool((multiplied[:, 2] <= multiplied[:, 3]).all())
     assert bool((times[1:, :, 1] >= times[:-1, :, 5].amax(1, keepdim=True) - 2000).all()), "nobody is let in too early"
 
 

@@ -17,7 +17,7 @@ from server.synth.mixes import find_mix
 from server.synth.presets import PRESETS
 
 SMS = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148, 120: 170}
-SPILLED = {80: 1536, 86: 1536, 89: 1536, 90: 0, 100: 512, 120: 512}
+SPILLED = {80: 2048, 86: 2048, 89: 2048, 90: 0, 100: 256, 120: 256}
 """Bytes that may spill in the kernel for up to 8 rows. All are to become 0 before these architectures are called
 supported (`docs/kernel.md`); sm_90's are."""
 KEPT = Path(tempfile.gettempdir()) / f"draftline-kernels-{os.getuid()}"

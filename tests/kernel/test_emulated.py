@@ -154,13 +154,19 @@ def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
 # ---------------------------------------------------------------------------------------------------- planted faults
 
 FAULTS = {
-    "weights are read before they have arrived": ("barrier_wait(b.stage_full(", "(void)(b.stage_full("),
+    "weights are read before they have arrived": ("barrier_wait(Barriers::stage_full(", "(void)(Barriers::stage_full("),
     "activations are read before they have arrived": (
-        "else barrier_wait(b.window_full(",
-        "else (void)(b.window_full(",
+        "else barrier_wait(Barriers::window_full(",
+        "else (void)(Barriers::window_full(",
     ),
-    "a stage is filled before it has been read": ("barrier_wait(b.stage_empty(", "(void)(b.stage_empty("),
-    "sums are overwritten before they have been read": ("barrier_wait(b.partial_empty(", "(void)(b.partial_empty("),
+    "a stage is filled before it has been read": (
+        "barrier_wait(Barriers::stage_empty(",
+        "(void)(Barriers::stage_empty(",
+    ),
+    "sums are overwritten before they have been read": (
+        "barrier_wait(Barriers::partial_empty(",
+        "(void)(Barriers::partial_empty(",
+    ),
     "instructions don't wait for the other SMs": (
         "wait_for_count(l.barrier, ((u32)l.epoch + index) * sm_count(), l, AT_GRID);",
         ";",
@@ -196,3 +202,11 @@ def test_a_planted_fault_is_noticed(make: MakeOnKernel, fault: str) -> None:
 def test_no_fault_is_noticed_where_there_is_none(make: MakeOnKernel) -> None:
     sound = make("27b", TensorType.Q4_K)
     check_against(sound, make("27b", TensorType.Q4_K, delay=2000))
+
+
+def test_a_window_of_the_input_that_is_overwritten_too_early_is_noticed(make: MakeOnKernel) -> None:
+    fault = ("barrier_wait(Barriers::window_empty(", "(void)(Barriers::window_empty(")
+    faulty = make("wide", TensorType.Q8_0, shapes=NARROW, patch=fault, delay=2000)
+    faulty.kernel.variant(1)  # it compiles
+    with pytest.raises((EmulationError, AssertionError)):
+        compare(faulty, 5, 8, drafts=1, launches=1)

@@ -95,7 +95,7 @@ def test_eight_bit_buffers_stand_for_what_was_rounded(make_small: MakeSmall) -> 
     layout = at.layout("ffn.in")
     assert layout.nbytes == MAX_ROWS * columns // 32 * 40
     at.codes("ffn.in", rows)[..., PLACES] = codes
-    at.columns = 16
+    at.row_slots = 16
     words = at["ffn.in"].view(torch.int32)
     words[layout.scales // 4 : layout.sums // 4].view(-1, 16)[:, :rows] = scales.view(torch.int32)
     sums = scales * codes.sum(-1)

@@ -5,7 +5,7 @@
 DEVICE void arrive(const Launch& l) { add_release(l.barrier, 1); }
 
 DEVICE const Instruction& instruction(const Launch& l, u32 index) {
-  barrier_wait(Barriers().copied(index & 1), index >> 1 & 1, l, AT_COPIED);
+  barrier_wait(Barriers::copied(index & 1), index >> 1 & 1, l, AT_COPIED);
   return here(index).instruction;
 }
 
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
         turns = multiply(i, l, index, rows, turns);
         continue;
       }
-      if (!math || i.kind != DELTA_RULE) barrier_wait(Barriers().go(), index & 1, l, AT_GO);  // it waits when it has to
+      if (!math || i.kind != DELTA_RULE) barrier_wait(Barriers::go(), index & 1, l, AT_GO);  // it waits when it has to
       stamp(l, index, LET_IN);
       if (streams(i)) {
         turns = finish(i, l, index, rows, length, turns);

@@ -320,7 +320,7 @@ ROLE void delta_rule(const Instruction& i, const Launch& l, u32 index, u32 rows)
     u32 width = STATE - slice * BLOCK < BLOCK ? STATE - slice * BLOCK : BLOCK;
     const DeltaItem it{i, area, thread_index() % ITEM_THREADS, 2 + group, head, head % KEY_HEADS, slice, width, length, rows, fold};
     it.fold();
-    barrier_wait(Barriers().go(), index & 1, l, AT_GO);
+    barrier_wait(Barriers::go(), index & 1, l, AT_GO);
     it.run();
   }
 }

@@ -14,7 +14,7 @@ struct Epilogue {
   float kept[MINE];          // RESIDUAL: x before it. HEAD: the greatest logit of this lane's outputs so far
   u32 best_at[MINE];         // HEAD: which it is
   float next_norm;
-  bool few = false;          // rows are one of a warp at most: then it does without the other columns
+  bool few = false;          // each warp has one row at most: it does without its other columns where that counts
 
   DEVICE explicit Epilogue(u32 turns) {
     partial.unpack(turns);
@@ -67,7 +67,7 @@ struct Epilogue {
   // factor = 1 / sqrt(mean of x^2 + eps), of each row; of rows with several norms to shared memory.
   DEVICE void read_factors(const Instruction& i, const Launch& l, u32 rows) {
     if (!i.squares) return;
-    barrier_wait(Barriers().squares_full(), squares_parity, l, AT_SQUARES);
+    barrier_wait(Barriers::squares_full(), squares_parity, l, AT_SQUARES);
     squares_parity ^= 1;
     const u32 lane = thread_index() & 31, blocks = (u32)i.blocks, segments = (u32)i.segments, part = blocks / segments;
     const float* squares = shared<float>(SQUARES_OFFSET);
@@ -99,7 +99,6 @@ struct Epilogue {
 
   // Keeps step with the windows that a portion needs; where rows have several norms, multiplies their factors in.
   DEVICE void pass_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
-    const Barriers b;
     const Strip& s = i.strip[p.strip];
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
     const u32 segments = (u32)i.segments;
@@ -107,12 +106,12 @@ struct Epilogue {
       if (index == current) continue;
       current = index;
       if (segments > 1) {
-        barrier_wait(b.window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
+        barrier_wait(Barriers::window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
         scale_window(i, w, index);
         sync_warp();
-        if ((thread_index() & 31) == 0) barrier_arrive(b.window_ready(window.slot));
+        if ((thread_index() & 31) == 0) barrier_arrive(Barriers::window_ready(window.slot));
       } else if ((thread_index() & 31) == 0) {
-        barrier_arrive(b.window_ready(window.slot));  // nobody waits for it, but it keeps step too
+        barrier_arrive(Barriers::window_ready(window.slot));  // nobody waits for it, but it keeps step too
       }
       window.next();
     }
@@ -162,15 +161,14 @@ struct Epilogue {
 
   // Adds the math warps' sums of a portion, in the order of its tiles' warps.
   DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p) {
-    const Barriers b;
     const Strip& s = i.strip[p.strip];
-    barrier_wait(b.partial_full(partial.slot), partial.parity, l, AT_PARTIAL_FULL);
+    barrier_wait(Barriers::partial_full(partial.slot), partial.parity, l, AT_PARTIAL_FULL);
     const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
     const bool second = s.matrices == 2 && p.matrix;
     if (few) gather_columns<1>(s, p, from, second);
     else gather_columns<MINE>(s, p, from, second);
     sync_warp();
-    if ((thread_index() & 31) == 0) barrier_arrive(b.partial_empty(partial.slot));
+    if ((thread_index() & 31) == 0) barrier_arrive(Barriers::partial_empty(partial.slot));
     partial.next();
   }
 
@@ -179,8 +177,8 @@ struct Epilogue {
     else if (s.row_tiles == 2) gather_tiles<2, used>(p, from, second);
     else gather_tiles<1, used>(p, from, second);
   }
-  // Tile n of a portion is row tile (first + n) % tiles, and (before + n) % MATH_WARPS is its warp. All columns are added
-  // up, also those that are no rows: what one does while it waits, the others can use.
+  // Tile n of a portion is row tile (first + n) % tiles, and (before + n) % MATH_WARPS is its warp. The first `used` columns
+  // are added up, also those that are no rows: what one does while it waits, the others can use.
   template <u32 tiles, u32 used> DEVICE void gather_tiles(const Portion& p, const float* from, bool second) {
     const u32 lane = thread_index() & 31;
 #pragma unroll
@@ -238,7 +236,7 @@ struct Epilogue {
     }
   }
 
-  // The outputs of a group are whole. Here too every column is computed, and only rows are stored.
+  // The outputs of a group are whole. Here too columns that are no rows are computed, and only rows are stored.
   DEVICE void conclude(const Instruction& i, const Portion& p, u32 rows, u32 length) {
     const Strip& s = i.strip[p.strip];
     switch (i.kind) {

@@ -82,22 +82,21 @@ struct Math {
     const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
     const u32 count = uniform(p.count), first = uniform(p.first);
     const bool whole = uniform(w.size == w.blocks);
-    const Barriers b;
     u32 mine = (warp + MATH_WARPS - uniform(p.before) % MATH_WARPS) % MATH_WARPS;
     for (u32 begin = 0; begin < count; begin += most) {
       const u32 end = begin + most < count ? begin + most : count;
       // Windows are given up by warps that have no tile there, too: the loader waits for all of them, and a ring of few
       // tiles for those that wait for the loader.
       if (!whole) reach(i, l, w, (first + begin >> tile_shift) * tile_blocks, current, x);
-      barrier_wait(b.stage_full(stage.slot), stage.parity, l, AT_STAGE_FULL);
+      barrier_wait(Barriers::stage_full(stage.slot), stage.parity, l, AT_STAGE_FULL);
       if (mine < end) {
         const u32 block = (first + mine >> tile_shift) * tile_blocks;
         if (!whole) reach(i, l, w, block, current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
-                                   block - x.block, constants, b.stage_empty(stage.slot));
+                                   block - x.block, constants, Barriers::stage_empty(stage.slot));
         mine += MATH_WARPS;
       } else {
-        arrive_together(b.stage_empty(stage.slot));
+        arrive_together(Barriers::stage_empty(stage.slot));
       }
       stage.next();
     }
@@ -112,10 +111,9 @@ struct Math {
 
   // To the next window of the input: number `index` of the row.
   DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
-    const Barriers b;
     if (holds) release();
-    if (i.segments > 1) barrier_wait(b.window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
-    else barrier_wait(b.window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
+    if (i.segments > 1) barrier_wait(Barriers::window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
+    else barrier_wait(Barriers::window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
     const u32 at = w.offset(window.slot);
     x.block = index * w.size;
     const u32 lane = thread_index() & 31;
@@ -128,16 +126,15 @@ struct Math {
 
   DEVICE void release() {
     sync_warp();
-    if ((thread_index() & 31) == 0) barrier_arrive(Barriers().window_empty(window.slot));
+    if ((thread_index() & 31) == 0) barrier_arrive(Barriers::window_empty(window.slot));
     window.next();
     holds = false;
   }
 
   // The warp's sums of a portion into its part of a slot: [column][16 rows].
   DEVICE void leave(const Products& sums, const Launch& l) {
-    const Barriers b;
     const u32 lane = thread_index() & 31, g = lane >> 2, t = lane & 3;
-    barrier_wait(b.partial_empty(partial.slot), partial.parity ^ 1, l, AT_PARTIAL_EMPTY);
+    barrier_wait(Barriers::partial_empty(partial.slot), partial.parity ^ 1, l, AT_PARTIAL_EMPTY);
     float* to = shared<float>(PARTIALS_OFFSET) + (partial.slot * MATH_WARPS + thread_index() / 32) * PARTIAL_WARP;
 #pragma unroll
     for (u32 n = 0; n < ROW_TILES; ++n) {
@@ -148,7 +145,7 @@ struct Math {
       column[PARTIAL_STRIDE + g + 8] = sums[n][3];
     }
     sync_warp();
-    if (lane == 0) barrier_arrive(b.partial_full(partial.slot));
+    if (lane == 0) barrier_arrive(Barriers::partial_full(partial.slot));
     partial.next();
   }
 };

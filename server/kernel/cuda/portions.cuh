@@ -6,9 +6,6 @@
 // (finish.cuh).
 
 DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <= HEAD; }
-DEVICE u32 row_count(const Instruction& i, u32 behind) {
-  return i.rows_kind == ROWS_BEHIND ? behind : i.rows_kind == ROWS_ONE ? 1 : (u32)i.rows_limit;
-}
 
 // Consecutive tiles of one matrix in one group.
 struct Portion {

@@ -12,11 +12,15 @@ DEVICE u32 sm_count() { u32 v; asm("mov.u32 %0, %%nctaid.x;" : "=r"(v)); return 
 extern __shared__ __align__(1024) u8 shared_memory[];
 // Pointer to byte `at` of the block's dynamic shared memory.
 template <class T> DEVICE T* shared(u32 at) { return (T*)(shared_memory + at); }
-// Where dynamic shared memory begins in its own addresses. As a constant it goes into the instructions that use it; asked
-// for, it would be worked out again and again from the block's place in its cluster, and clusters aren't used.
-constexpr u32 SHARED_BASE = ARCH >= 90 ? 1024 : 0;
-DEVICE bool shared_base_is_right() { return (u32)__cvta_generic_to_shared(shared_memory) == SHARED_BASE; }
-DEVICE u32 address(u32 at) { return SHARED_BASE + at; }
+// The address of byte `at` of dynamic shared memory. Where it begins is a constant, so that it goes into the instructions
+// that use it; asked for, it would be worked out again and again from the block's place in its cluster. For architectures
+// that nobody has run it is asked for all the same. A kernel looks first whether the constant is right.
+#if ARCH == 90
+DEVICE u32 address(u32 at) { return 1024 + at; }
+#else
+DEVICE u32 address(u32 at) { return (u32)__cvta_generic_to_shared(shared_memory) + at; }
+#endif
+DEVICE bool shared_base_is_right() { return address(0) == (u32)__cvta_generic_to_shared(shared_memory); }
 
 // ---- warps
 DEVICE void sync_warp() { __syncwarp(); }
@@ -25,14 +29,13 @@ template <class T> DEVICE T shuffle_xor(T v, u32 mask) { return __shfl_xor_sync(
 // Over all lanes, in every lane.
 DEVICE i32 sum_of_lanes(i32 v) { i32 r; asm volatile("redux.sync.add.s32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v)); return r; }
 DEVICE u32 greatest_of_lanes(u32 v) { u32 r; asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v)); return r; }
-// Whether it is so in all lanes, and lane 0's value: the compiler knows that such things are the same in a whole warp, and
-// that branches by them need no meeting point.
+// Whether it is so in all lanes; a value that is the same in all lanes already, so that the compiler can know it.
 DEVICE bool all_lanes(bool v) { return __all_sync(~0u, v); }
 template <class T> DEVICE T uniform(T v) { return __shfl_sync(~0u, v, 0); }
 // Barrier `id` (1..15) of `threads` threads of the block.
 DEVICE void sync_threads(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-// ---- waiting. A wait that takes longer than two seconds sets *fault and ends the launch.
+// ---- waiting. A launch is given up, and *fault says why, when a wait takes longer than two seconds.
 DEVICE u64 nanoseconds() { u64 t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); return t; }
 struct Patience {
   u64 since = 0;
@@ -81,9 +84,10 @@ DEVICE void barrier_wait(u32 b, u32 parity, const Launch& l, u32 where) {
   while (!all_lanes(barrier_done(b, parity))) poll(p, l, where);
 }
 
-// ---- copies from global to shared memory (to: a byte offset there) behind the warp's back. All lanes of a warp call these; addresses and bytes are
-// multiples of 16. load_begin, any number of loads of `bytes` in all, load_end: then the barrier's phase ends when all
-// have arrived. From sm_90 on one lane starts bulk copies; before, all lanes copy 16 bytes at a time.
+// ---- copies from global to shared memory behind the warp's back; `to` is a byte offset there. All lanes of a warp call
+// these; addresses and bytes are multiples of 16. load_begin, any number of loads of `bytes` in all, load_end: then the
+// barrier's phase ends when all have arrived. From sm_90 on one lane starts bulk copies; before, all lanes copy 16 bytes at
+// a time.
 DEVICE void load_barrier_init(u32 b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
 DEVICE u64 stream_policy() {
   u64 policy = 0;
@@ -197,7 +201,11 @@ DEVICE Words4 fresh_words4(const void* p) {  // global, 16-byte aligned, past th
 
 // ---- bits
 // A constant that stays in a register: the compiler would make it anew at every use. (The block's height is 1.)
-DEVICE u32 in_register(u32 v) { u32 r; asm("{ .reg .u32 h; mov.u32 h, %%ntid.y; add.u32 %0, h, %1; }" : "=r"(r) : "r"(v - 1)); return r; }
+DEVICE u32 in_register(u32 v) {
+  u32 r;
+  asm("{ .reg .u32 h; mov.u32 h, %%ntid.y; add.u32 %0, h, %1; }" : "=r"(r) : "r"(v - 1));
+  return r;
+}
 DEVICE float as_float(u32 v) { return __uint_as_float(v); }
 DEVICE u32 as_bits(float v) { return __float_as_uint(v); }
 DEVICE float maximum(float a, float b) { return fmaxf(a, b); }
@@ -225,9 +233,9 @@ DEVICE u32 float_to_half2(float low, float high) {
 DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 v; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c)); return v; }
 DEVICE u32 bfloat2_fma(u32 a, u32 b, u32 c) { u32 v; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c)); return v; }
 
-// ---- tensor cores; c is both addend and result, with integers d is the result. Lane = 4 g + t. A: a0 (row g), a1 (row g + 8), a2, a3 the same rows,
-// second half of k. B: column g, first and second half of k. C: c0, c1 (row g, columns 2t, 2t + 1), c2, c3 (row g + 8).
-// int8: a word has k = 4t .. 4t + 3. half, bfloat16: a word has k = 2t, 2t + 1.
+// ---- tensor cores. Floating point: c += a b. Integers: d = a b + c. Lane = 4 g + t. A: a0 (row g), a1 (row g + 8), a2,
+// a3 the same rows, second half of k. B: column g, first and second half of k. C: c0, c1 (row g, columns 2t, 2t + 1), c2,
+// c3 (row g + 8). int8: a word has k = 4t .. 4t + 3. half, bfloat16: a word has k = 2t, 2t + 1.
 DEVICE void mma_u8s8(i32 (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1, const u32 (&c)[4]) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

@@ -12,7 +12,9 @@ constexpr u32 PARTIALS_OFFSET = AREA_OFFSET + AREA_BYTES;
 constexpr u32 SQUARES_OFFSET = PARTIALS_OFFSET + PARTIAL_SLOTS * MATH_WARPS * PARTIAL_WARP * 4;
 constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 15) / 16 * 16;  // [segments][COLUMNS]
 constexpr u32 BARRIERS_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;
-constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * (2 * STAGES + 2 * PARTIAL_SLOTS + 10) + 15) / 16 * 16;
+constexpr u32 WINDOWS = 2;  // of activations, that fill the area unless one holds all of them
+constexpr u32 BARRIERS = 2 * STAGES + 2 * PARTIAL_SLOTS + 3 * WINDOWS + 4;
+constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * BARRIERS + 15) / 16 * 16;
 
 // An instruction with this SM's share of it and the counts that the launch began with, copied to shared memory one
 // instruction ahead: waiting for other SMs empties the L1 cache, and all warps read it again and again.
@@ -25,54 +27,52 @@ constexpr u32 SHARED_TOTAL = INSTRUCTIONS_OFFSET + 2 * sizeof(Here);
 DEVICE Here& here(u32 index) { return shared<Here>(INSTRUCTIONS_OFFSET)[index & 1]; }
 // This SM's items of an instruction that lies in shared memory.
 DEVICE Range my_range(const Instruction& i) { return ((const Here*)&i)->range; }
+// Rows of an instruction; behind: those that the MTP head has to catch up with.
+DEVICE u32 row_count(const Instruction& i, u32 behind) {
+  return i.rows_kind == ROWS_BEHIND ? behind : i.rows_kind == ROWS_ONE ? 1 : (u32)i.rows_limit;
+}
 DEVICE u32 length_of(const Instruction& i) { return ((const Here*)&i)->length; }
 DEVICE u32 fold_of(const Instruction& i) { return ((const Here*)&i)->fold; }
-
-// Two windows of activations fill the area, unless one holds all of them.
-constexpr u32 WINDOWS = 2;
 
 // Where the barriers stand.
 struct Barriers {
   DEVICE static constexpr u32 at(u32 n) { return BARRIERS_OFFSET + 8 * n; }
-  DEVICE u32 stage_full(u32 stage) const { return at(stage); }
-  DEVICE u32 stage_empty(u32 stage) const { return at(STAGES + stage); }
-  DEVICE u32 partial_full(u32 slot) const { return at(2 * STAGES + slot); }
-  DEVICE u32 partial_empty(u32 slot) const { return at(2 * STAGES + PARTIAL_SLOTS + slot); }
+  DEVICE static u32 stage_full(u32 stage) { return at(stage); }
+  DEVICE static u32 stage_empty(u32 stage) { return at(STAGES + stage); }
+  DEVICE static u32 partial_full(u32 slot) { return at(2 * STAGES + slot); }
+  DEVICE static u32 partial_empty(u32 slot) { return at(2 * STAGES + PARTIAL_SLOTS + slot); }
   static constexpr u32 OTHERS = 2 * STAGES + 2 * PARTIAL_SLOTS;
-  DEVICE u32 window_full(u32 window) const { return at(OTHERS + window); }  // loaded
+  DEVICE static u32 window_full(u32 window) { return at(OTHERS + window); }  // loaded
   // norm factors multiplied in, where rows have several
-  DEVICE u32 window_ready(u32 window) const { return at(OTHERS + WINDOWS + window); }
-  DEVICE u32 window_empty(u32 window) const { return at(OTHERS + 2 * WINDOWS + window); }
-  DEVICE u32 squares_full() const { return at(OTHERS + 3 * WINDOWS); }
-  DEVICE u32 go() const { return at(OTHERS + 3 * WINDOWS + 1); }  // all SMs have finished the instruction before
-  DEVICE u32 copied(u32 which) const { return at(OTHERS + 3 * WINDOWS + 2 + which); }  // an instruction is in shared memory
-  static constexpr u32 COUNT = OTHERS + 3 * WINDOWS + 4;
+  DEVICE static u32 window_ready(u32 window) { return at(OTHERS + WINDOWS + window); }
+  DEVICE static u32 window_empty(u32 window) { return at(OTHERS + 2 * WINDOWS + window); }
+  DEVICE static u32 squares_full() { return at(OTHERS + 3 * WINDOWS); }
+  DEVICE static u32 go() { return at(OTHERS + 3 * WINDOWS + 1); }  // all SMs have finished the instruction before
+  DEVICE static u32 copied(u32 which) { return at(OTHERS + 3 * WINDOWS + 2 + which); }  // an instruction is in shared memory
 };
-static_assert(Barriers::COUNT == 2 * STAGES + 2 * PARTIAL_SLOTS + 10, "the map has room for the barriers");
 
 DEVICE void init_barriers() {
-  const Barriers b;
   for (u32 s = 0; s < STAGES; ++s) {
-    load_barrier_init(b.stage_full(s));
-    barrier_init(b.stage_empty(s), MATH_WARPS);
+    load_barrier_init(Barriers::stage_full(s));
+    barrier_init(Barriers::stage_empty(s), MATH_WARPS);
   }
   for (u32 s = 0; s < PARTIAL_SLOTS; ++s) {
-    barrier_init(b.partial_full(s), MATH_WARPS);
-    barrier_init(b.partial_empty(s), EPILOGUE_WARPS);
+    barrier_init(Barriers::partial_full(s), MATH_WARPS);
+    barrier_init(Barriers::partial_empty(s), EPILOGUE_WARPS);
   }
   for (u32 w = 0; w < WINDOWS; ++w) {
-    load_barrier_init(b.window_full(w));
-    barrier_init(b.window_ready(w), EPILOGUE_WARPS);
-    barrier_init(b.window_empty(w), MATH_WARPS);
+    load_barrier_init(Barriers::window_full(w));
+    barrier_init(Barriers::window_ready(w), EPILOGUE_WARPS);
+    barrier_init(Barriers::window_empty(w), MATH_WARPS);
   }
-  load_barrier_init(b.squares_full());
-  barrier_init(b.go(), 1);
-  barrier_init(b.copied(0), 1);
-  barrier_init(b.copied(1), 1);
+  load_barrier_init(Barriers::squares_full());
+  barrier_init(Barriers::go(), 1);
+  barrier_init(Barriers::copied(0), 1);
+  barrier_init(Barriers::copied(1), 1);
   fence_barrier_init();
 }
 
-// Where a wait that took too long stood: the fault word's low byte.
+// Why a launch was given up, the fault word's low byte: mostly where a wait that took too long stood.
 enum Where : u32 { AT_STAGE_FULL = 1, AT_STAGE_EMPTY, AT_PARTIAL_FULL, AT_PARTIAL_EMPTY, AT_WINDOW_FULL, AT_WINDOW_READY,
                    AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED, AT_SHARED_BASE };
 

@@ -1,8 +1,8 @@
 // The two warps that bring things: the producer streams tiles into the ring, over the phases of the whole launch, and
-// waits for nothing but room; the loader brings each phase's input, in windows of columns.
+// waits for nothing but room. The loader waits for the other SMs, lets this SM's warps in, brings each phase's input in
+// windows of columns, the next instruction, and states and keys to the L2 cache.
 
 ROLE void produce(const Launch& l) {
-  const Barriers b;
   Turn<STAGES> turn;
   const u64 policy = stream_policy();
   for (u32 index = 0; index < l.count; ++index) {
@@ -17,10 +17,10 @@ ROLE void produce(const Launch& l) {
       const u8* from = m.tiles + ((u64)p.group * Portions::group_tiles(s, p.matrix) + p.first) * tile_bytes;
       for (u32 left = p.count; left;) {
         const u32 tiles = left < most ? left : most, bytes = tiles * tile_bytes;
-        barrier_wait(b.stage_empty(turn.slot), turn.parity ^ 1, l, AT_STAGE_EMPTY);
-        load_begin(b.stage_full(turn.slot), bytes);
-        load_stream(RING_OFFSET + turn.slot * STAGE_BYTES, from, bytes, b.stage_full(turn.slot), policy);
-        load_end(b.stage_full(turn.slot));
+        barrier_wait(Barriers::stage_empty(turn.slot), turn.parity ^ 1, l, AT_STAGE_EMPTY);
+        load_begin(Barriers::stage_full(turn.slot), bytes);
+        load_stream(RING_OFFSET + turn.slot * STAGE_BYTES, from, bytes, Barriers::stage_full(turn.slot), policy);
+        load_end(Barriers::stage_full(turn.slot));
         turn.next();
         from += bytes;
         left -= tiles;
@@ -39,7 +39,11 @@ struct WindowWalk {
 
   DEVICE WindowWalk(const Instruction& i, u32 rows) : w(i, rows), portions(&i, my_range(i)) {}
   DEVICE bool next() {
-    if (window != ~0u && (window < last || w.size == w.blocks)) return ++window <= last;
+    if (window != ~0u && w.size == w.blocks) return false;  // it is the whole input
+    if (window != ~0u && window < last) {
+      ++window;
+      return true;
+    }
     Portion p;
     while (portions.next(p)) {
       const Strip& s = portions.i->strip[p.strip];
@@ -58,13 +62,12 @@ struct Loader {
 
   // Room for a window, and how much will come.
   DEVICE void announce(const WindowWalk& walk, const Launch& l) const {
-    const Barriers b;
-    barrier_wait(b.window_empty(turn.slot), turn.parity ^ 1, l, AT_WINDOW_EMPTY);
-    load_begin(b.window_full(turn.slot), blocks(walk) * walk.w.block_bytes());
+    barrier_wait(Barriers::window_empty(turn.slot), turn.parity ^ 1, l, AT_WINDOW_EMPTY);
+    load_begin(Barriers::window_full(turn.slot), blocks(walk) * walk.w.block_bytes());
   }
   DEVICE void load_window(const Instruction& i, const WindowWalk& walk) {
     const Windowing& w = walk.w;
-    const u32 begin = walk.window * w.size, to = w.offset(turn.slot), full = Barriers().window_full(turn.slot);
+    const u32 begin = walk.window * w.size, to = w.offset(turn.slot), full = Barriers::window_full(turn.slot);
     load(to, i.input.values + (u64)begin * w.rows * 32, blocks(walk) * w.rows * 32, full);
     load(to + w.scales(), i.input.scales + begin * COLUMNS, blocks(walk) * COLUMNS * 4, full);
     load(to + w.sums(), i.input.sums + begin * COLUMNS, blocks(walk) * COLUMNS * 4, full);
@@ -79,17 +82,16 @@ struct Loader {
 
   // Everything that doesn't need the other SMs is done before they are waited for.
   DEVICE void load_input(const Instruction& i, const Launch& l, u32 index, u32 rows) {
-    const Barriers b;
     WindowWalk walk(i, rows);
-    const u32 square_bytes = i.squares ? (rows * (u32)i.blocks * 4 + 15) / 16 * 16 : 0;
     bool more = walk.next();
     if (more) announce(walk, l);
     wait_for_others(l, index);
     if (more) load_window(i, walk);
-    if (square_bytes) {  // not announced before: the last ones may still be on their way
-      load_begin(b.squares_full(), square_bytes);
-      load(SQUARES_OFFSET, i.squares, square_bytes, b.squares_full());
-      load_end(b.squares_full());
+    if (i.squares) {  // not announced before: the last ones may still be on their way
+      const u32 square_bytes = (rows * (u32)i.blocks * 4 + 15) / 16 * 16;
+      load_begin(Barriers::squares_full(), square_bytes);
+      load(SQUARES_OFFSET, i.squares, square_bytes, Barriers::squares_full());
+      load_end(Barriers::squares_full());
     }
     while (more && walk.next()) {
       announce(walk, l);
@@ -102,7 +104,7 @@ struct Loader {
     if ((thread_index() & 31) == 0) wait_for_count(l.barrier, ((u32)l.epoch + index) * sm_count(), l, AT_GRID);
     sync_warp();
     fence_loads();
-    if ((thread_index() & 31) == 0) barrier_arrive(Barriers().go());
+    if ((thread_index() & 31) == 0) barrier_arrive(Barriers::go());
   }
 };
 
@@ -147,7 +149,7 @@ DEVICE void copy_instruction(const Launch& l, u32 index, u32 length, u32 fold) {
     to.fold = fold;
   }
   sync_warp();
-  if ((thread_index() & 31) == 0) barrier_arrive(Barriers().copied(index & 1));
+  if ((thread_index() & 31) == 0) barrier_arrive(Barriers::copied(index & 1));
 }
 
 ROLE void bring(const Launch& l, u32 behind, u32 length, u32 fold) {

@@ -133,6 +133,6 @@ struct Launch {
   u32* handed;      // [SMs], 32 words apart: the last instruction for which this SM has handed its sums on
   u32* barrier;     // arrivals of SMs, never reset
   u64 epoch;        // instructions of all launches before this one
-  u32* fault;       // set when a wait took too long: where
+  u32* fault;       // set when the launch is given up: see Where
   u64* times;       // TIMED: [count][SMs][STAMPS] nanoseconds
 };
