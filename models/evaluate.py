@@ -49,7 +49,7 @@ class FixedDepth(DepthController):
 class Tally:
     """Sums that every process makes for its share; added up at the end.
 
-    steady: of the continuations that don't repeat themselves, since what repeats is easy to draft.
+    steady: of the continuations that don't repeat themselves; tells whether loops raise the tokens per cycle.
     """
 
     spans: int = 0

@@ -31,7 +31,10 @@ from models.network import (
 
 @dataclass
 class GdnCache:
-    """What a Gated DeltaNet layer keeps: rows before the convolution [B, taps - 1, 3·H·D], the state [B, H, D, D]."""
+    """What a Gated DeltaNet layer keeps: rows before the convolution [B, taps - 1, 3·H·D], the state [B, H, D, D].
+
+    Both are zero before the first token.
+    """
 
     rows: torch.Tensor
     state: torch.Tensor
@@ -54,15 +57,16 @@ class Generation:
         dims, embedding = self.dims, w["token_embd.weight"]
         # Logits in float32: rounded ones have ties, and the engine that runs the file has none.
         self.embedding = embedding.float()
-        inner = dims.linear_heads * dims.linear_dim
+        heads, width = dims.linear_heads, dims.linear_dim
         self.caches: list[GdnCache | AttentionCache] = []
         for layer in range(dims.layers):
             if dims.is_attention(layer):
                 keys, values = embedding.new_empty(2, batch, dims.kv_heads, positions, dims.head_dim).unbind()
                 self.caches.append(AttentionCache(keys, values))
             else:
-                rows = embedding.new_zeros(batch, dims.conv_kernel - 1, 3 * inner)
-                self.caches.append(GdnCache(rows, embedding.new_empty(0)))  # the prompt's end makes the state
+                rows = embedding.new_zeros(batch, dims.conv_kernel - 1, 3 * heads * width)
+                state = embedding.new_zeros(batch, heads, width, width, dtype=torch.float32)
+                self.caches.append(GdnCache(rows, state))
 
     def step(self, ids: torch.Tensor) -> torch.Tensor:
         """ids [B, T], the prompts (T a multiple of 64) or one token each -> the likeliest next token of each [B]."""
@@ -80,9 +84,7 @@ class Generation:
         cache.rows = u[:, 1 - dims.conv_kernel :].clone()  # a view would keep all of u
         q, k, v = gdn_heads(u, conv, dims.linear_dim)
         if self.at == 0:
-            o, state = self.network.delta_rule(q, k, v, g, beta, final_state=True)
-            assert state is not None
-            cache.state = state
+            o, cache.state = self.network.delta_rule(q, k, v, g, beta)
         else:
             o = delta_step(cache.state, q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0])[:, None]
         return gdn_output(x, o, z, *named(self.w, layer, GDN_OUTPUT), eps=dims.eps)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 Weights = dict[str, torch.Tensor]
-DeltaRule = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+DeltaRule = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 # The weights that the functions below take, in their order; names within a block.
 FEED_FORWARD = ("post_attention_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight")

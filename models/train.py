@@ -129,16 +129,19 @@ class Trainer:
         return greedy(self.network, w, prompts.to(self.device), CONTINUATION)
 
     def unlearn(self, count: int) -> torch.Tensor:
-        """Adds the gradients of ``count`` of the model's own loops -> their unlikelihood; 0 when there are none."""
-        taken = self.loops.take(count) if self.loops else None
-        if not self.loops or taken is None:
+        """Adds the gradients of ``count`` of the model's own loops -> their unlikelihood, before its weight.
+
+        A pool of fewer counts in proportion, an empty one nothing: the last loops to go aren't worth what pressing on
+        them would cost.
+        """
+        if self.loops is None or (taken := self.loops.take(count)) is None:
             return torch.zeros((), device=self.device)
         ids, mask = (x.to(self.device) for x in taken)
         w = self.cast()
         hidden = self.network.hidden(w, ids)[:, self.prompt - 1 : -1]
-        loss = unlikelihood(hidden, w["token_embd.weight"], ids[:, self.prompt :], mask)
-        # Few loops weigh less: the last ones to go aren't worth what pressing on them would cost.
-        torch.autograd.backward(UNLIKELIHOOD * min(1.0, len(self.loops.ids) / count) * loss)
+        mean = unlikelihood(hidden, w["token_embd.weight"], ids[:, self.prompt :], mask)
+        loss = min(1.0, len(self.loops.ids) / count) * mean
+        torch.autograd.backward(UNLIKELIHOOD * loss)
         return loss.detach()
 
     def step(

@@ -186,7 +186,12 @@ class StreamDecoder:
 
     def push(self, token: int) -> str:
         """The characters that became certain with this id. Raises ValueError outside the vocabulary."""
-        return self._decoder.decode(self._tokenizer._shown(token, self._user_defined))
+        text = self._decoder.decode(self._tokenizer._shown(token, self._user_defined))
+        pending = self._decoder.getstate()[0]
+        if pending[:1] == b"\xed" and pending[1:] >= b"\xa0":
+            # Python's decoder waits for the third byte of a surrogate, though no third byte makes it valid.
+            text += self.flush()
+        return text
 
     def flush(self) -> str:
         """U+FFFD when the ids ended inside a character, otherwise nothing. The decoder can be used again."""

@@ -34,23 +34,17 @@ def test_the_chunk_form_equals_the_steps_over_several_chunks() -> None:
     for decay in (0.02, 1.0, 40.0):  # 40: quotients of decays would overflow
         arguments = inputs(192, decay)
         expected, expected_state = stepwise(*arguments)
-        got, state = chunk_delta_rule(*arguments, final_state=True)
-        assert state is not None
+        got, state = chunk_delta_rule(*arguments)
         assert (got - expected).abs().max() < 2e-5
         assert (state - expected_state).abs().max() < 2e-5
         assert expected.abs().max() > 0.05
         assert expected_state.abs().max() > 0.05
 
 
-def test_no_state_comes_back_unless_it_is_asked_for() -> None:
-    assert chunk_delta_rule(*inputs(64, 0.3))[1] is None
-
-
 def test_steps_go_on_from_the_chunk_forms_state() -> None:
     arguments = inputs(128, 0.3)
     expected, expected_state = stepwise(*arguments)
-    _, state = chunk_delta_rule(*(x[:, :64] for x in arguments), final_state=True)
-    assert state is not None
+    _, state = chunk_delta_rule(*(x[:, :64] for x in arguments))
     rows = [delta_step(state, *(x[:, t] for x in arguments)) for t in range(64, 128)]
     assert (torch.stack(rows, 1) - expected[:, 64:]).abs().max() < 2e-5
     assert (state - expected_state).abs().max() < 2e-5

@@ -126,21 +126,24 @@ def certain(trainer: Trainer) -> None:
         trainer.weights["output_norm.weight"].mul_(8)
 
 
-def test_own_loops_add_the_gradient_of_their_tokens_unlikelihood(data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pool", "share"), [(6, 1.0), (3, 0.5)])
+def test_own_loops_add_the_gradient_of_their_tokens_unlikelihood_and_half_the_loops_half_of_it(
+    pool: int, share: float, data: Path, tmp_path: Path
+) -> None:
     trainer = Trainer(arguments(data, tmp_path, against_loops=True))
     certain(trainer)
     assert trainer.loops is not None
     generator = torch.Generator().manual_seed(4)
     # Pairs: a fresh model says the token that it has just read again.
-    ids = torch.randint(0, 512, (6, (128 + CONTINUATION) // 2), generator=generator).repeat_interleave(2, 1)
-    mask = torch.rand(6, CONTINUATION, generator=generator) < 0.1
+    ids = torch.randint(0, 512, (pool, (128 + CONTINUATION) // 2), generator=generator).repeat_interleave(2, 1)
+    mask = torch.rand(pool, CONTINUATION, generator=generator) < 0.1
     trainer.loops.ids, trainer.loops.mask = ids, mask
     loss = trainer.unlearn(6)
     logits = trainer.network.hidden(trainer.weights, ids) @ trainer.weights["token_embd.weight"].T
     p = torch.softmax(logits[:, :-1].double(), -1).gather(-1, ids[:, 1:, None])[:, -CONTINUATION:, 0]
-    expected = -torch.log1p(-p)[mask].mean()
+    expected = share * -torch.log1p(-p)[mask].mean()
     assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-4)
-    assert float(loss) > 0.1
+    assert float(loss) > 0.1 * share
     for name in ("blk.0.attn_qkv.weight", "token_embd.weight"):
         (gradient,) = torch.autograd.grad(UNLIKELIHOOD * expected, trainer.weights[name], retain_graph=True)
         got = trainer.weights[name].grad
