@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from bench.lsp_client import LspClient, LspError, ServerGone
+from bench.lsp_client import LspClient, LspError, NoEngine, ServerGone
+from server.process.places import MAX_SOCKET_PATH, RUNTIME_DIR_VARIABLE, Places
 from server.process.stop import stop_engine
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -26,7 +27,7 @@ FIELDS = ("text", "reason", "ttft_ms", "prefilled", "reused", "drafted", "accept
 
 
 def ghost_text(client: LspClient, path: Path, line: int, column: int) -> dict[str, Any]:
-    """Open the file in the language server and ask once. Returns the fields of ``FIELDS``."""
+    """Open the file in the language server and ask once. Returns the fields of ``FIELDS``. Raises NoEngine."""
     client.initialize(root=path.parent, settings={"timeout_ms": 60_000})
     client.open(path.as_uri(), path.read_text(encoding="utf-8"))
     client.wait_ready(timeout=120)
@@ -57,6 +58,11 @@ def show(console: Console, path: Path, result: dict[str, Any]) -> None:
     )
 
 
+def _failed(why: str) -> int:
+    print(f"the demo failed: {why}", file=sys.stderr)
+    return 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the fields as JSON")
@@ -64,15 +70,21 @@ def main() -> int:
     path = EXAMPLES / FILE
     # A runtime directory of its own: the demo neither uses nor leaves an engine of the user's.
     with tempfile.TemporaryDirectory(prefix="draftline-demo-") as runtime:
-        environment = {"DRAFTLINE_RUNTIME_DIR": runtime}
+        socket = os.fsencode(Places(Path(runtime), Path(runtime)).socket)
+        if len(socket) > MAX_SOCKET_PATH:
+            return _failed(
+                f"its socket's path in {tempfile.gettempdir()} would have {len(socket)} bytes, and at most "
+                f"{MAX_SOCKET_PATH} are possible; set TMPDIR to a shorter directory"
+            )
+        os.environ[RUNTIME_DIR_VARIABLE] = runtime
         try:
-            with LspClient(env=environment) as client:
+            with LspClient() as client:
                 result = ghost_text(client, path, LINE, COLUMN)
-        except (ServerGone, LspError, TimeoutError) as error:
-            print(f"the demo failed: {error}", file=sys.stderr)
-            return 1
+        except TimeoutError:
+            return _failed("the language server did not answer in time")
+        except (NoEngine, ServerGone, LspError) as error:
+            return _failed(str(error))
         finally:
-            os.environ.update(environment)
             asyncio.run(stop_engine())
     if args.json:
         print(json.dumps(result))

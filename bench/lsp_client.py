@@ -29,6 +29,10 @@ class ServerGone(Exception):  # noqa: N818
     """The server's output ended."""
 
 
+class NoEngine(Exception):  # noqa: N818
+    """The server could not get an engine. str() is its own line about why."""
+
+
 class LspError(Exception):
     """The server refused a request. code: JSON-RPC's or the protocol's."""
 
@@ -128,7 +132,8 @@ class LspClient:
             end = time.monotonic() + (self.timeout if timeout is None else timeout)
             while not condition():
                 if self._ended:
-                    raise ServerGone(f"the server ended before {what}; its last words: {self.stderr[-3:]}")
+                    words = " / ".join(self.stderr[-3:]) or "none"
+                    raise ServerGone(f"the server ended before {what}; its last words: {words}")
                 if not self._news.wait(end - time.monotonic()) and time.monotonic() >= end:
                     raise TimeoutError(f"no sign of {what}; the last messages: {self.messages[-3:]}")
 
@@ -186,8 +191,11 @@ class LspClient:
         return answer
 
     def wait_ready(self, timeout: float | None = None) -> Any:
-        """Wait for the engine; returns the server's status."""
-        return self.wait_for("draftline/status", lambda status: status["state"] == "ready", timeout=timeout)
+        """Wait for the engine; returns the server's status. Raises NoEngine at the first word that there is none."""
+        status = self.wait_for("draftline/status", lambda status: status["state"] != "loading", timeout=timeout)
+        if status["state"] == "unavailable":
+            raise NoEngine(status["message"])
+        return status
 
     def open(self, uri: str, text: str, version: int = 1, language: str = "python") -> None:
         document = {"uri": uri, "languageId": language, "version": version, "text": text}

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.engine import EngineFailed, EngineHome
 from bench.figures import Section
-from bench.lsp_client import LspError, ServerGone
+from bench.lsp_client import LspError, NoEngine, ServerGone
 from bench.machine import this_machine
 from bench.material import Encoder, corpus, cut_prompts
 from bench.peer import PeerFailed, comparison, run_peer
@@ -108,7 +108,7 @@ def main() -> int:
         benchmark = Benchmark(quick=arguments.quick)
         print(f"model {benchmark.model.name}, {benchmark.model.stat().st_size / 1e6:.1f} MB")
         benchmark.run()
-    except (EngineFailed, ServerGone, LspError, TimeoutError, ValueError, OSError) as error:
+    except (EngineFailed, NoEngine, ServerGone, LspError, TimeoutError, ValueError, OSError) as error:
         print(f"the benchmark failed: {error}", file=sys.stderr)
         return 1
     parity = is_exact(benchmark.pairs)
