@@ -63,6 +63,7 @@ def serve(
     """Load a model and serve completions over a Unix socket and loopback HTTP, until stopped."""
     from server.process.serve import ServeError, report
     from server.process.serve import serve as run
+    from server.standard_streams import finish_output
 
     code = 0
     try:
@@ -70,7 +71,8 @@ def serve(
     except ServeError as error:
         report(error)
         code = error.exit_code
-    sys.stdout.flush()
+    if not finish_output():
+        code = code or 1
     # A model that is still loading on its thread must not keep a stopped process alive.
     os._exit(code)
 

@@ -237,9 +237,10 @@ class EngineProcess:
         self._engine = engine
         self._host.ready(engine)
         log.info("ready after %.1f s", self._host.health().uptime_s)
-        print(
-            f"draftline {__version__} serves {self._host.model_id} on {self._places.socket} and {self._url}", flush=True
-        )
+        line = f"draftline {__version__} serves {self._host.model_id} on {self._places.socket} and {self._url}"
+        # Where standard output can't be written, the command says so as it ends; its clients find the engine anyway.
+        with contextlib.suppress(OSError):
+            print(line, flush=True)
 
     def _failed(self, failure: str) -> None:
         self.failure = failure

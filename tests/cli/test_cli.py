@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_process import REAL_COMMAND, EngineHome, engine_home
+from engine_process import REAL_COMMAND, EngineHome, engine_home, wait_until
 
 from server import __version__
 from server.process.address import bind_socket
@@ -203,3 +204,69 @@ def test_unexpected_error_is_one_line_and_its_traceback_is_in_the_log(home: Engi
     assert done.stderr.endswith(f"; details are in {home.places.log}\n")
     assert done.stderr.count("\n") == 1
     assert "Traceback" in home.log()
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirection", "why"),
+    [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor"), (">&- <&-", "Bad file descriptor")],
+)
+@pytest.mark.parametrize("arguments", ["--version", "--help", "stop", "doctor --model /nowhere", "complete {file}:1:5"])
+def test_output_that_cannot_be_written_is_one_line_and_a_failure(
+    home: EngineHome, tmp_path: Path, arguments: str, redirection: str, why: str, unbuffered: str
+) -> None:
+    file = tmp_path / "main.py"
+    file.write_text("x = \n")
+    if arguments.startswith("complete"):
+        home.serve()
+    done = in_shell(home, f"{arguments.format(file=file)} {redirection}", PYTHONUNBUFFERED=unbuffered)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("shown: ")]
+    assert (done.returncode, lines) == (1, [f"draftline: standard output can't be written: {why}"])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+def test_engine_whose_output_cannot_be_written_serves_and_says_so_at_its_end(
+    home: EngineHome, redirection: str, unbuffered: str
+) -> None:
+    served = start_in_shell(home, f"serve --model {home.model()} {redirection}", PYTHONUNBUFFERED=unbuffered)
+    wait_until(lambda: home.health_if_ready(), 60)
+    assert home.run("stop").returncode == 0
+    _, told = served.communicate(timeout=30)
+    assert served.returncode == 1
+    assert told.startswith("draftline: standard output can't be written: ")
+    assert told.count("\n") == 1
+
+
+def test_reader_that_leaves_early_is_told_nothing(home: EngineHome) -> None:
+    done = in_shell(home, "doctor --model /nowhere | true")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_nothing_meant_for_a_closed_standard_error_ends_up_in_the_output(home: EngineHome, tmp_path: Path) -> None:
+    file = tmp_path / "main.py"
+    file.write_text("x = \n")
+    home.serve()
+    done = in_shell(home, f"complete {file}:1:5 2>&-")
+    assert (done.returncode, done.stdout) == (0, "abcdefghijklmnopqrstuvwxyz\n")
+    done = in_shell(home, "complete nowhere.py:1:1 2>&-")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def in_shell(home: EngineHome, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``draftline LINE`` with whatever redirections the line has."""
+    process = start_in_shell(home, line, **environment)
+    out, told = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(line, process.returncode, out, told)
+
+
+def start_in_shell(home: EngineHome, line: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        f"{shlex.join(word for word in home.command if word != '-E')} {line}",
+        shell=True,
+        env=os.environ | home.environment | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
