@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Output(io.FileIO):
-    """Standard output that remembers its first failure, whoever hears of it: a stream may drop what it couldn't write."""
+    """Standard output that remembers its first failure: a stream may drop what it couldn't write, and be fine again."""
 
     failure: OSError | None = None
 

@@ -43,6 +43,12 @@ def test_every_import_is_declared() -> None:
         assert distributions_of(module) & allowed, module
 
 
+def test_readme_names_the_torch_that_make_would_not_replace() -> None:
+    pinned = set(re.findall(r"^torch==.+$", (ROOT / "constraints-cpu.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    assert len(pinned) == 1
+    assert set(re.findall(r"torch==[\w.+]+", (ROOT / "README.md").read_text(encoding="utf-8"))) == pinned
+
+
 def test_every_dependency_is_imported() -> None:
     used = {name for module in imported() for name in distributions_of(module)}
     assert declared(PROJECT["project"]["dependencies"]) <= used
