@@ -9,12 +9,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lsp.completion import Outcome, Workplace, complete_at
+from lsp.completion import BLANK, Outcome, Workplace, complete_at, is_blank
 from lsp.settings import Settings
 from prompts.context import NoPromptBudget
 from prompts.ignore import IgnoreRules, repository_of
 from prompts.text import Cursor, SourceText
 from server.client import EngineClient, EngineError, EngineUnavailable
+from server.request import Counters
 
 PATIENCE = Settings(timeout_ms=60_000)
 """A person at a shell or a script waits for the whole item, even from a cold engine on a busy machine."""
@@ -95,6 +96,8 @@ async def _complete(place: Place, model: str | None) -> Outcome:
     root = repository_of(place.path.parent)
     if IgnoreRules().excluded(place.path, root or place.path.parent):
         return Outcome("excluded", detail="an ignored file or one that looks like a secret")
+    if is_blank(SourceText.from_text(place.text)):
+        return BLANK
     shown = place.path.relative_to(root).as_posix() if root else place.path.name
     try:
         async with await EngineClient.connect(model=model) as client:
@@ -125,6 +128,8 @@ def run(argument: str, *, as_json: bool, model: str | None) -> int:
 
 def _figures(outcome: Outcome) -> str:
     c = outcome.counters
+    if c == Counters():
+        return f"{outcome.reason}: {outcome.detail}"  # the engine was not asked
     told = f"{outcome.reason} ({outcome.detail})" if outcome.detail else outcome.reason
     return (
         f"{told}: {c.ttft_ms:.0f} ms to the first token, {c.prefilled} tokens prefilled, {c.reused} reused, "

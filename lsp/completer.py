@@ -9,7 +9,7 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 
-from lsp.completion import Outcome, complete_within_context, completion_request, surroundings
+from lsp.completion import BLANK, Outcome, complete_within_context, completion_request, is_blank, surroundings
 from lsp.documents import Document, DocumentStore, Snapshot
 from lsp.engine import EngineLink
 from lsp.items import ItemMemory, item_key
@@ -75,6 +75,8 @@ class Completer:
         self.documents.focus(uri)
         snapshot = document.snapshot()
         cursor = snapshot.cursor(line, units, self.encoding)
+        if is_blank(snapshot.source):
+            return Answer(BLANK, snapshot, cursor)
         try:
             request = self._request(document, snapshot, cursor)
         except NoPromptBudget as error:

@@ -39,9 +39,9 @@ class Engine(Protocol):
 class Outcome:
     """How one request ended.
 
-    reason: ``shown``, ``empty``, ``filtered:<rule>``, ``cancelled``, ``timeout``, ``excluded`` or ``error``, exactly
-    one. text: what to insert at the cursor (LF line ends), empty unless shown. detail: one line for people. cached:
-    from the memory of items, without the engine.
+    reason: ``shown``, ``empty``, ``filtered:<rule>``, ``cancelled``, ``timeout``, ``excluded``, ``blank`` or ``error``,
+    exactly one. text: what to insert at the cursor (LF line ends), empty unless shown. detail: one line for people.
+    cached: from the memory of items, without the engine.
     """
 
     reason: str
@@ -65,6 +65,15 @@ class Outcome:
             "tokens_per_second": round(c.tokens_per_second, 1),
             "cached": self.cached,
         }
+
+
+BLANK = Outcome("blank", detail="nothing is written in the document yet")
+"""For a document that ``is_blank``."""
+
+
+def is_blank(source: SourceText) -> bool:
+    """Whether a document gives the model nothing to go on: it would recite a licence header, as files begin with."""
+    return not any(line and not line.isspace() for line in source.lines)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,7 @@ import errno
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import Any
 
 
 class _Output(io.FileIO):
@@ -17,7 +14,7 @@ class _Output(io.FileIO):
 
     failure: OSError | None = None
 
-    def write(self, data: ReadableBuffer, /) -> int:
+    def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:

@@ -55,8 +55,23 @@ def test_excluded_file_never_reaches_the_engine(home: EngineHome, tmp_path: Path
     secret = tmp_path / ".env"
     secret.write_text("TOKEN=canary\n")
     before = home.log()
+    done = home.run("complete", f"{secret}:1:7")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "excluded: an ignored file or one that looks like a secret\n"
     done = home.run("complete", f"{secret}:1:7", "--json")
     assert json.loads(done.stdout)["reason"] == "excluded"
+    assert home.log() == before
+
+
+@pytest.mark.parametrize("text", ["", "\n \t\n"])
+def test_blank_file_never_reaches_the_engine(home: EngineHome, tmp_path: Path, text: str) -> None:
+    blank = tmp_path / "blank.py"
+    blank.write_text(text)
+    before = home.log()
+    done = home.run("complete", f"{blank}:1:1")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "blank: nothing is written in the document yet\n"
+    assert json.loads(home.run("complete", f"{blank}:1:1", "--json").stdout)["reason"] == "blank"
     assert home.log() == before
 
 

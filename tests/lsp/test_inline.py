@@ -176,6 +176,7 @@ def test_u27_a_position_means_the_same_place_in_every_encoding(encoded, engine, 
     character=st.integers(-2, 2**32),
 )
 def test_u27_any_position_in_any_text_is_answered(encoded, engine, uri, text, line, character):
+    text = "a" + text  # of a blank document nothing is asked
     engine.answer = lambda request: script("")  # an item would be remembered, and the engine not asked again
     encoded.open(uri, text)
     encoded.inline(uri, line, character)
@@ -246,6 +247,18 @@ def test_u24_untitled_documents_and_files_outside_the_workspace_are_completed(ed
     assert [segment["role"] for segment in engine.requests[-1]["segments"]] == ["suffix", "prefix"]
     assert engine.requests[-1]["segments"][0]["path"] == ("a.py" if where.startswith("file:") else None)
     editor.notify("textDocument/didClose", {"textDocument": {"uri": where}})
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\r\n \t\r\n", "\u3000\n\f\n"])
+def test_in_a_blank_document_nothing_is_asked_of_the_model(editor, engine, uri, folder, text):
+    editor.open((root_of(folder) / "other.py").as_uri(), "OTHER = 1\n")
+    editor.open(uri, text)
+    assert editor.inline(uri, 0, 0) == []
+    assert editor.popup(uri, 0, 0) == []
+    assert last_of(editor, uri)["reason"] == "blank"
+    assert engine.requests == []
+    editor.insert(uri, 2, 0, 0, "x")
+    assert len(editor.inline(uri, 0, 1)) == 1
 
 
 def test_u25_secrets_and_ignored_files_are_neither_completed_nor_context(editor, engine, uri, folder):
