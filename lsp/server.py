@@ -58,7 +58,7 @@ class DraftlineServer(LanguageServer):
     def apply_settings(self, value: object) -> None:
         self.completer.settings, problems = read_settings(value, self.completer.settings)
         for problem in problems:
-            self.status.log(f"{problem}; it was left as it is", types.MessageType.Warning)
+            self.status.log(problem, types.MessageType.Warning)
 
     def take_roots(self) -> None:
         """The workspace's folders as they are now, or the one root of an older editor."""

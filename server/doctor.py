@@ -137,7 +137,8 @@ def _engine() -> Iterator[Finding]:
     if health is None:
         yield "engine", f"process {holder} is just starting or ending; ask again", True
         return
-    facts = f"process {health.pid}, version {health.version}, up {health.uptime_s:.0f} s, {health.active} requests"
+    at_work = "1 request" if health.active == 1 else f"{health.active} requests"
+    facts = f"process {health.pid}, version {health.version}, up {health.uptime_s:.0f} s, {at_work} at work"
     yield "engine", f"{health.status}: {facts}", True
     yield "", f"model {health.model}, {health.prefill_tokens_per_second:.0f} tokens/s prefill", True
     yield "", f"{places.socket} and {_url(places)}", True

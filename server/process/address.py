@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import ipaddress
 import os
@@ -21,8 +20,12 @@ class AddressError(Exception):
 
 def bind_socket(path: Path) -> socket.socket:
     """A Unix socket of mode 0600. Only the holder of the engine lock may call this: a stale one is replaced."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:  # a folder, say
+        raise AddressError(
+            f"{path} is in the way of the engine's socket and can't be removed: {error.strerror}"
+        ) from error
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -50,6 +53,8 @@ def bind_loopback(host: str, port: int | None) -> socket.socket:
 
 def check_loopback(host: str) -> None:
     """Raises AddressError for any address that other machines could reach."""
+    if not host:
+        raise AddressError("the host to serve on is empty, which would be every address; use --host 127.0.0.1")
     if not is_loopback(host):
         raise AddressError(
             f"refusing to serve on {host}: other machines could reach it, which needs an API key, and API keys "

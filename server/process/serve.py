@@ -72,7 +72,8 @@ def serve(
             try:
                 asyncio.run(process.run())
             finally:
-                places.published.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a folder of that name, which has been told
+                    places.published.unlink()
     except (AddressError, ModelNotFound, RuntimeDirectoryError) as error:
         raise ServeError(str(error)) from error
     if process.failure:

@@ -100,7 +100,8 @@ def test_doctor_without_an_engine_and_with_one(home: EngineHome) -> None:
     assert done.stdout.count("\n! ") == 1
     health = home.serve()
     done = home.run("doctor", "--model", missing)
-    assert f"ready: process {health.pid}, version {__version__}" in done.stdout
+    assert f"ready: process {health.pid}, version {__version__}, up " in done.stdout
+    assert " s, 0 requests at work\n" in done.stdout
     assert f"model {health.model}" in done.stdout
     assert f"{home.places.socket} and {home.url}" in done.stdout
 

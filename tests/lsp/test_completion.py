@@ -61,9 +61,23 @@ def test_without_an_engine_there_is_one_line_that_says_so(folder, monkeypatch):
         asyncio.run(EngineClient.connect(start=False))
 
 
-@pytest.mark.parametrize("value", [None, {}, {"draftline": {}}, {"other": 1}, {"draftline": {"new": [1]}}])
+@pytest.mark.parametrize("value", [None, {}, {"draftline": {}}, {"draftline": {"sources": {}}, "python": {}}])
 def test_settings_that_say_nothing_change_nothing(value):
     assert read_settings(value) == (Settings(), [])
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ({"max_token": 5}, "max_token"),
+        ({"draftline": {"new": [1], "sources": {"paths": False}}}, "new, sources.paths"),
+    ],
+)
+def test_names_of_no_setting_are_told_and_change_nothing(value, names):
+    assert read_settings(value) == (
+        Settings(),
+        [f"no settings of these names are known, they were left out: {names}"],
+    )
 
 
 @pytest.mark.parametrize("value", [3, "text", [1]])

@@ -511,12 +511,20 @@ def test_given_port_is_served(home: EngineHome) -> None:
     assert home.url == f"http://127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.com", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.com"])
 def test_only_loopback_is_bound(home: EngineHome, host: str) -> None:
     done = home.run("serve", "--model", str(home.model()), "--host", host)
     assert done.returncode == 1
     assert done.stderr.startswith(f"draftline: refusing to serve on {host}: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_empty_host_is_called_that(home: EngineHome) -> None:
+    done = home.run("serve", "--model", str(home.model()), "--host", "")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "draftline: the host to serve on is empty, which would be every address; use --host 127.0.0.1\n"
+    )
 
 
 def test_runtime_directory_of_somebody_else_is_refused(home: EngineHome, tmp_path: Path) -> None:
@@ -547,6 +555,7 @@ def test_directory_that_all_users_share_is_refused_and_left_as_it_is(home: Engin
     [
         ("engine.lock", "engine.lock", "Is a directory"),
         ("engine.log", "engine.log", "Is a directory"),
+        ("engine.json", "engine.json", "Is a directory"),
         ("engine.new", "engine.json", "No space left on device"),
     ],
 )
@@ -562,6 +571,19 @@ def test_file_that_can_not_be_written_is_one_line(home: EngineHome, blocked: str
         f"draftline: {home.places.runtime / named} can't be written: {reason}; make room there, or set "
         "DRAFTLINE_RUNTIME_DIR to another directory of your own\n"
     )
+
+
+async def test_folder_in_the_place_of_the_socket_is_one_line(home: EngineHome) -> None:
+    home.places.socket.mkdir()
+    line = f"{home.places.socket} is in the way of the engine's socket and can't be removed: "
+    done = home.run("serve", "--model", str(home.model()))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"draftline: {line}")
+    assert done.stderr.count("\n") == 1
+    with pytest.raises(EngineUnavailable) as refused:
+        await EngineClient.connect()
+    assert str(refused.value).startswith(line)
+    assert home.run("stop").stdout == "no engine is running\n"
 
 
 def test_full_disk_costs_the_log_and_nothing_else(home: EngineHome) -> None:
