@@ -53,11 +53,11 @@ def test_a_storm_of_requests_does_not_pile_up_in_the_engine_and_each_is_answered
 
     def answer(request):
         running.append(len(engine.requests) - len(engine.cancelled))
-        last = len(engine.texts("suffix")[0]) == 11
+        last = len(engine.texts("suffix")[0]) == 13
         return script("x") if last else Script(pieces=["x"], hang=True)
 
     engine.answer = answer
-    editor.open(uri, "\n" * 50 + "x")
+    editor.open(uri, "\n" * 50 + "end")
     ids = [editor.start_inline(uri, line, 0) for line in range(41)]
     answers = [editor.result(request)["items"] for request in ids]
     assert [len(items) for items in answers] == [0] * 40 + [1]
