@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lively_weights import lively_weights
 
 from models.delta_rule import chunk_delta_rule
 from models.generate import greedy
-from models.network import REHEARSAL, Network, Weights, initial_weights
+from models.network import REHEARSAL, Network, Weights
 
 DIMS = replace(REHEARSAL, vocab=512)
 PROMPT, COUNT = 64, 16
@@ -17,17 +18,7 @@ PROMPT, COUNT = 64, 16
 
 @pytest.fixture(scope="module")
 def weights() -> Weights:
-    """Random weights large enough for logits that differ; slow decay, so that the state of the prompt matters."""
-    generator = torch.Generator().manual_seed(3)
-
-    def drawn(name: str, w: torch.Tensor) -> torch.Tensor:
-        if name.endswith("norm.weight"):
-            return torch.rand(w.shape, generator=generator) + 0.5
-        if w.ndim == 2 and not name.endswith("conv1d.weight"):
-            return torch.randn(w.shape, generator=generator) * w.shape[1] ** -0.5
-        return w
-
-    return {name: drawn(name, w) for name, w in initial_weights(DIMS, 0).items()}
+    return lively_weights(DIMS)
 
 
 @torch.no_grad()

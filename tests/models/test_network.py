@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from lively_weights import lively_weights
 
 from models.delta_rule import chunk_delta_rule
 from models.export import export
-from models.network import REHEARSAL, Network, Weights, initial_weights, mtp_input, weighted_loss
+from models.network import REHEARSAL, Network, Weights, mtp_input, weighted_loss
 from server.gguf.reader import ModelFile
 from server.gguf.types import TensorType
 from server.model.hybrid import HybridModel
@@ -21,17 +22,7 @@ LENGTH = 192
 
 @pytest.fixture(scope="module")
 def weights() -> Weights:
-    """Random weights that leave no part of the network without effect: norms far from 1, large matrices."""
-    generator = torch.Generator().manual_seed(3)
-
-    def drawn(name: str, w: torch.Tensor) -> torch.Tensor:
-        if name.endswith("norm.weight"):
-            return torch.rand(w.shape, generator=generator) + 0.5
-        if w.ndim == 2 and not name.endswith("conv1d.weight"):
-            return torch.randn(w.shape, generator=generator) * w.shape[1] ** -0.5
-        return w
-
-    return {name: drawn(name, w) for name, w in initial_weights(DIMS, 0).items()}
+    return lively_weights(DIMS)
 
 
 @pytest.fixture(scope="module")
