@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prompts.budget import BudgetKeeper
 from server import __version__
 from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_id
 from server.process.lock import lock_holder
@@ -23,6 +24,8 @@ from server.process.probe import NoAnswer, probe
 if TYPE_CHECKING:
     from server.gguf.reader import ModelFile
 
+ANSWER_TOKENS = 96
+"""What `draftline complete` and the language server ask for, unless a setting says otherwise."""
 DISTRIBUTIONS = ("gguf", "tokenizers", "pygls", "starlette", "uvicorn", "httpx")
 
 Finding = tuple[str, str, bool]
@@ -75,13 +78,13 @@ def _model(asked: str | None) -> Iterator[Finding]:
     try:
         from server.gguf.errors import ModelFileError
         from server.gguf.reader import ModelFile
-        from server.model.config import ModelConfig
+        from server.model.check import check_model
     except (ImportError, OSError):
         yield "model", f"{path}, not looked at without torch", False
         return
     try:
         file = ModelFile.open(path)
-        ModelConfig.from_file(file)
+        whole = check_model(file)
         weights = sum(math.prod(info.shape) for info in file.tensors.values())
         types = Counter[str]()
         for info in file.tensors.values():
@@ -96,6 +99,13 @@ def _model(asked: str | None) -> Iterator[Finding]:
     size = f"{path.stat().st_size / 1e6:.1f} MB, {weights / 1e6:.1f} M weights ({kinds}) {drafts}"
     yield "model", f"{label}: {path}", True
     yield "", f"{size}, context of {context} tokens", True
+    keeper = BudgetKeeper()
+    keeper.engine(context, 0.0)
+    if keeper.budget(ANSWER_TOKENS).tokens < 1:
+        needs = f"a context of {context} tokens leaves no room for a prompt and an answer of {ANSWER_TOKENS}"
+        yield "", f"{needs}; use a model with a longer context", False
+    if not whole:
+        yield "", "too large to look for damage here; the engine does when it loads it", True
     if file.metadata.get("draftline.synthetic") is True:
         yield "", "synthetic: its weights are random, so its answers mean nothing", True
     yield _memory(file)

@@ -84,6 +84,12 @@ class WrongTensorShape(ModelFileError):
     next_step = "Convert the model to GGUF again with a current converter."
 
 
+class DamagedTensor(ModelFileError):
+    """A tensor with values that no trained model has: the file was not copied or downloaded to its end, or spoilt."""
+
+    next_step = "Download or copy the file again, and compare its checksum."
+
+
 class UnsupportedTensorType(ModelFileError):
     """A tensor in a quantisation that Draftline doesn't read (or write)."""
 

@@ -111,8 +111,8 @@ class ModelFile:
         info = self.info(name)
         return self._data[info.offset : info.offset + info.nbytes].view(prod(info.shape[:-1]), -1)
 
-    def tensor(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
-        """The tensor dequantised to float32, in torch order (a matrix is [outputs, inputs]), in own memory.
+    def check(self, name: str, shape: Sequence[int] | None = None) -> TensorInfo:
+        """The tensor's header, once it is certain that `tensor` can read it.
 
         Raises MissingTensor; WrongTensorShape when a `shape` is given and differs; UnsupportedTensorType.
         """
@@ -122,6 +122,14 @@ class ModelFile:
             raise WrongTensorShape(self.path, problem, tensor=name)
         if info.type not in CODECS:
             raise UnsupportedTensorType(self.path, f"the type {info.type.name} can't be read", tensor=name)
+        return info
+
+    def tensor(self, name: str, shape: Sequence[int] | None = None) -> torch.Tensor:
+        """The tensor dequantised to float32, in torch order (a matrix is [outputs, inputs]), in own memory.
+
+        Raises as `check`.
+        """
+        info = self.check(name, shape)
         return dequantise(self.raw(name), info.type).view(info.shape)
 
 

@@ -57,7 +57,8 @@ class HybridModel:
         `half_weights` rounds matrices to float16 and computes in float32: about twice as fast a decode on a CPU,
         where `linear.can_halve` allows it.
 
-        Raises the errors of `ModelConfig.from_file`, and MissingTensor, WrongTensorShape, UnsupportedTensorType.
+        Raises the errors of `ModelConfig.from_file`, and MissingTensor, WrongTensorShape,
+        UnsupportedTensorType, DamagedTensor.
         """
         device = torch.device(device)
         if half_weights and not can_halve(device, dtype):

@@ -14,6 +14,7 @@ import torch
 from server.gguf.reader import ModelFile
 from server.model.activations import VECTOR
 from server.model.config import ModelConfig
+from server.model.damage import check_values, check_zeros
 from server.model.linear import Linear
 
 
@@ -105,7 +106,10 @@ def gate_width(config: ModelConfig) -> int:
 
 
 class WeightReader:
-    """Builds the weights of one model. Errors: MissingTensor, WrongTensorShape, UnsupportedTensorType."""
+    """Builds the weights of one model. On torch's meta device no weight is read: only whether they could be.
+
+    Errors: MissingTensor, WrongTensorShape, UnsupportedTensorType, DamagedTensor.
+    """
 
     def __init__(
         self, file: ModelFile, config: ModelConfig, device: torch.device, dtype: torch.dtype, half: bool
@@ -133,7 +137,13 @@ class WeightReader:
         return ModelWeights(embedding, layers, output_norm, output, mtp)
 
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
-        return self.file.tensor(name, shape)
+        if self.device.type == "meta":
+            self.file.check(name, shape)
+            return torch.empty(shape, device=self.device)
+        check_zeros(self.file, name)
+        values = self.file.tensor(name, shape)
+        check_values(self.file, name, values)
+        return values
 
     def _vector(self, name: str, *shape: int) -> torch.Tensor:
         return self._tensor(name, *shape).to(self.device, self.wide)

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 from engine_process import REAL_COMMAND, EngineHome, engine_home, wait_until
+from tiny_model import Metadata, Tensors, write_tiny_model
 
+from lsp.settings import Settings
 from server import __version__
+from server.doctor import ANSWER_TOKENS
 from server.process.address import bind_socket
 from server.process.lock import EngineLock
 
@@ -86,6 +89,30 @@ def test_bad_arguments_are_explained(home: EngineHome, arguments: tuple[str, ...
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "Error: " in done.stderr
+
+
+@pytest.mark.parametrize("fault", ["name", "type", "context", "zero"])
+def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> None:
+    def edit(metadata: Metadata, tensors: Tensors) -> None:
+        if fault == "name":
+            tensors["blk.0.ffn_uq.weight"] = tensors.pop("blk.0.ffn_up.weight")
+        elif fault == "type":
+            metadata["tokenizer.ggml.token_type"][5] = 76
+        elif fault == "zero":
+            tensors["output_norm.weight"][:] = 0
+
+    assert Settings().max_tokens == ANSWER_TOKENS
+    context = 16 if fault == "context" else 4096
+    path = write_tiny_model(home.places.runtime / "m.gguf", edit=edit, context_length=context)
+    done = home.run("doctor", "--model", str(path))
+    assert done.returncode == 1
+    told = next(line for line in done.stdout.splitlines() if line.startswith("! "))
+    assert {
+        "name": "tensor blk.0.ffn_up.weight: it is missing",
+        "type": "tokens of the unknown type 76",
+        "context": "a context of 16 tokens leaves no room for a prompt and an answer of 96",
+        "zero": "tensor output_norm.weight: all of it is zero",
+    }[fault] in told
 
 
 def test_doctor_without_an_engine_and_with_one(home: EngineHome) -> None:
