@@ -19,15 +19,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+def _named(model: str | None) -> str | None:
+    """An empty name is a mistake, such as an unset variable in a script, and no wish for the embedded model."""
+    if model is not None and not model.strip():
+        raise typer.BadParameter("it is empty; give a GGUF file or a known name, or leave it out")
+    return model
+
+
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="PATH|NAME",
         help="A GGUF file or a known name; without it $DRAFTLINE_MODEL, else the embedded model.",
+        callback=_named,
     ),
 ]
-
 
 def _fail(message: str, exit_code: int) -> NoReturn:
     print(f"draftline: {message}", file=sys.stderr, flush=True)
@@ -157,6 +165,7 @@ def profile(
             metavar="[PATH|NAME]",
             help="A GGUF file or a known name; without it $DRAFTLINE_MODEL, else the embedded model.",
             show_default=False,
+            callback=_named,
         ),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, max=16, help="Rows that the launch verifies.")] = 5,

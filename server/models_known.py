@@ -21,7 +21,8 @@ class ModelNotFound(Exception):  # noqa: N818
 def asked_model(name: str | None) -> str | None:
     """What a user asked for: the option, else the environment variable, else None (no preference).
 
-    A path comes back absolute, since the engine's working directory is not the user's.
+    An empty variable counts as unset. A path comes back absolute, since the engine's working directory is not the
+    user's.
     """
     asked = name or os.environ.get(MODEL_VARIABLE)
     if not asked or asked in KNOWN_MODELS:

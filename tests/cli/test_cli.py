@@ -91,6 +91,20 @@ def test_bad_arguments_are_explained(home: EngineHome, arguments: tuple[str, ...
     assert "Error: " in done.stderr
 
 
+@pytest.mark.parametrize("command", [("complete", "x.py:1:1"), ("serve",), ("lsp",), ("doctor",)])
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_model_is_a_mistake_and_not_the_embedded_one(
+    home: EngineHome, command: tuple[str, ...], name: str
+) -> None:
+    done = home.run(*command, "--model", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Error: Invalid value for '--model': it is empty; give a GGUF file or a known name" in done.stderr
+
+
+def test_an_empty_variable_counts_as_unset(home: EngineHome) -> None:
+    assert "\n  model       embedded (the default): " in home.run("doctor", DRAFTLINE_MODEL="").stdout
+
+
 @pytest.mark.parametrize("fault", ["name", "type", "context", "zero"])
 def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> None:
     def edit(metadata: Metadata, tensors: Tensors) -> None:
