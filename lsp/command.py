@@ -92,6 +92,10 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def _tell(line: str) -> None:
+    print(f"draftline: {line}", file=sys.stderr, flush=True)
+
+
 async def _complete(place: Place, model: str | None) -> Outcome:
     root = repository_of(place.path.parent)
     if IgnoreRules().excluded(place.path, root or place.path.parent):
@@ -100,7 +104,7 @@ async def _complete(place: Place, model: str | None) -> Outcome:
         return BLANK
     shown = place.path.relative_to(root).as_posix() if root else place.path.name
     try:
-        async with await EngineClient.connect(model=model) as client:
+        async with await EngineClient.connect(model=model, on_replace=_tell) as client:
             workplace = Workplace(repository=root.name if root else None)
             return await complete_at(client, place.text, shown, place.cursor, workplace=workplace, settings=PATIENCE)
     except (EngineUnavailable, EngineError, NoPromptBudget) as error:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
@@ -160,7 +159,9 @@ def main(model: str | None = None) -> int:
     # Whatever prints by mistake must not end up between the frames of the protocol.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    server = create_server(functools.partial(EngineClient.connect, start=True, model=model))
+    server = create_server(
+        lambda: EngineClient.connect(start=True, model=model, on_replace=lambda line: server.status.log(line))
+    )
     server.start_io(PatientInput(sys.stdin.buffer), output)  # type: ignore[arg-type]
     return 0 if server.protocol.was_shut_down else 1
 

@@ -65,15 +65,17 @@ class EngineClient:
         self.on_change: Callable[[Health | EngineUnavailable | None], None] = lambda found: None
 
     @classmethod
-    async def connect(cls, *, start: bool = True, model: str | None = None) -> EngineClient:
+    async def connect(
+        cls, *, start: bool = True, model: str | None = None, on_replace: Callable[[str], None] = lambda line: None
+    ) -> EngineClient:
         """Attach to this user's engine once it is ready; start it when there is none and ``start`` is true.
 
         model: a path or a known name; an engine that holds another model, or is of another version, is
         replaced as soon as it is idle. None takes the model that runs, else the one in the environment
-        variable DRAFTLINE_MODEL, else the embedded one. Raises EngineUnavailable, with the engine's own line
-        when it failed to start.
+        variable DRAFTLINE_MODEL, else the embedded one. on_replace: told, in one line, that a running engine is
+        replaced, and why. Raises EngineUnavailable, with the engine's own line when it failed to start.
         """
-        attachment = Attachment(start=start, model=model, any_version=False)
+        attachment = Attachment(start=start, model=model, any_version=False, on_replace=on_replace)
         http = open_http(attachment.places.socket)
         try:
             health = await attachment.wait_until_ready(http)
@@ -179,7 +181,7 @@ class EngineClient:
         self.on_change(None)
         try:
             # Any version: a client that has been running since before an upgrade must not undo it.
-            attachment = Attachment(start=self._start, model=self._model, any_version=True)
+            attachment = Attachment(start=self._start, model=self._model, any_version=True, last=self._health)
             self._health = await attachment.wait_until_ready(self._http)
         except EngineUnavailable as error:
             self.on_change(error)

@@ -36,6 +36,17 @@ Model = Annotated[
         callback=_named,
     ),
 ]
+ClientModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PATH|NAME",
+        help="A GGUF file or a known name, in place of what runs; without it $DRAFTLINE_MODEL, else the model that "
+        "runs, else the embedded one.",
+        callback=_named,
+    ),
+]
+
 
 def _fail(message: str, exit_code: int) -> NoReturn:
     print(f"draftline: {message}", file=sys.stderr, flush=True)
@@ -102,7 +113,7 @@ def stop() -> None:
 
 @app.command()
 def lsp(
-    model: Model = None,
+    model: ClientModel = None,
     stdio: Annotated[bool, typer.Option("--stdio", help="Accepted for editors that pass it.", hidden=True)] = True,
 ) -> None:
     """Be a language server over standard input and output; for editors."""
@@ -115,7 +126,7 @@ def lsp(
 def complete(
     place: Annotated[str, typer.Argument(metavar="FILE:LINE:COL", help="Both from 1; COL in characters.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print text, reason and figures as JSON.")] = False,
-    model: Model = None,
+    model: ClientModel = None,
 ) -> None:
     """Print the completion at a place in a file. Starts the engine when none is running."""
     from lsp.command import BadPlace, run

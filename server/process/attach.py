@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
 from server import __version__
-from server.models_known import ModelNotFound, asked_model, find_model, model_stamp
+from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_stamp
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_STOPPED
 from server.process.lock import lock_holder
 from server.process.places import RuntimeDirectoryError, find_places
@@ -38,8 +39,18 @@ class Attachment:
     Each replaces a running engine at most once, so two clients that disagree don't take turns forever.
     """
 
-    def __init__(self, *, start: bool, model: str | None, any_version: bool) -> None:
-        """model: as given by the user, or None. any_version: don't replace an engine for its version.
+    def __init__(
+        self,
+        *,
+        start: bool,
+        model: str | None,
+        any_version: bool,
+        last: Health | None = None,
+        on_replace: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """model: as given by the user, or None. any_version: don't replace an engine for its version. last: the engine
+        that was there before; who names no model gets its model again. on_replace: told, in one line, that a running
+        engine has to go, and why.
 
         Without ``start`` nothing is started or replaced. Raises EngineUnavailable for a model that isn't there.
         """
@@ -49,11 +60,14 @@ class Attachment:
             self.places = find_places()
         except (ModelNotFound, RuntimeDirectoryError) as error:
             raise EngineUnavailable(str(error)) from error
+        self._on_replace = on_replace
         self._may_start = start
         self._any_version = any_version
         self._started: StartedEngine | None = None
         self._starts = 0
         self._replaced_at: float | None = None
+        if last is not None:
+            self._keep_model(last)
 
     async def wait_until_ready(self, http: httpx.AsyncClient) -> Health:
         """The health of an engine that takes requests. Raises EngineUnavailable."""
@@ -88,24 +102,34 @@ class Attachment:
         fault = self._fault(health)
         if fault is None:
             return health.status == "ready"
-        if not self._may_start or self._replaced_at is not None:
-            raise EngineUnavailable(f"the running engine can't be used: {fault}")
+        if not self._may_start:
+            raise EngineUnavailable(f"the running engine can't be used: {fault}; end it with `draftline stop`")
+        if self._replaced_at is not None:
+            raise EngineUnavailable(
+                f"the running engine can't be used: {fault}; another command started it: wait until that has ended, "
+                f"or end the engine with `draftline stop`, and try again"
+            )
+        self._keep_model(health)
         self._check_model_file()
         self._replaced_at = time.monotonic()
+        self._on_replace(f"the running engine (process {health.pid}) is replaced: {fault}")
         with contextlib.suppress(httpx.TransportError):
             await http.post("/draftline/v1/stop", json={"when": "idle"}, timeout=5.0)
         return False
 
+    def _keep_model(self, before: Health) -> None:
+        """Who names no model goes on with the one that ran; the embedded one is that of this installation."""
+        if self._path is None:
+            self._model = EMBEDDED if before.model_id == EMBEDDED else before.model
+
     def _check_model_file(self) -> None:
         """A file that can't be loaded must not cost the user the engine that works. Raises EngineUnavailable."""
-        if self._path is None:
-            return
         from server.gguf.errors import ModelFileError
         from server.gguf.header import map_file
 
         try:
-            map_file(Path(self._path))
-        except ModelFileError as error:
+            map_file(find_model(self._model))
+        except (ModelFileError, ModelNotFound) as error:
             raise EngineUnavailable(str(error)) from error
 
     def _fault(self, health: Health) -> str | None:

@@ -84,6 +84,17 @@ def test_engine_that_cannot_start_is_one_line_and_a_reason(tmp_path: Path, sourc
     assert json.loads(done.stdout)["reason"] == "error"
 
 
+def test_replaced_engine_is_told_in_one_line(source: Path) -> None:
+    with engine_home() as home:
+        running = home.serve()
+        other = home.model("other.gguf")  # which no real engine can load
+        done = home.run("complete", f"{source}:4:12", "--model", str(other))
+        assert done.stderr.splitlines()[0] == (
+            f"draftline: the running engine (process {running.pid}) is replaced: it holds the model {running.model}, "
+            f"and {other.resolve()} is asked for"
+        )
+
+
 @pytest.mark.parametrize(("in_repository", "shown"), [(True, "pkg/main.py"), (False, "main.py")])
 def test_model_sees_the_path_in_the_repository_and_never_the_absolute_one(
     tmp_path: Path, in_repository: bool, shown: str

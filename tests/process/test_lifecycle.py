@@ -352,12 +352,15 @@ async def test_client_from_before_an_upgrade_does_not_undo_it(home: EngineHome) 
         assert before.engine_pid == upgraded.pid
 
 
-async def test_engine_with_another_model_is_replaced(home: EngineHome) -> None:
-    home.serve()
+async def test_engine_with_another_model_is_replaced_and_that_is_told(home: EngineHome) -> None:
+    old = home.serve()
     other = home.model("other.gguf")
-    async with connected(model=str(other)) as client:
+    told: list[str] = []
+    async with connected(model=str(other), on_replace=told.append) as client:
         health = await client.health()
         assert (health.model, health.model_id) == (str(other.resolve()), "other")
+    reason = f"it holds the model {old.model}, and {other.resolve()} is asked for"
+    assert told == [f"the running engine (process {old.pid}) is replaced: {reason}"]
 
 
 async def test_a_broken_model_file_does_not_end_the_engine_that_works(home: EngineHome) -> None:
@@ -391,6 +394,9 @@ async def test_clients_that_disagree_on_the_model_do_not_take_turns_forever(
     for client in clients:
         await client.aclose()
     assert all(isinstance(f, EngineClient | EngineUnavailable) for f in found)
+    for failure in found:
+        if isinstance(failure, EngineUnavailable):
+            assert "wait until that has ended, or end the engine with `draftline stop`" in str(failure)
 
 
 async def test_engine_whose_model_file_changed_is_replaced(home: EngineHome) -> None:
@@ -399,6 +405,60 @@ async def test_engine_whose_model_file_changed_is_replaced(home: EngineHome) -> 
     model.write_bytes(EMPTY_MODEL + b"trained once more")
     async with connected() as client:
         assert client.engine_pid != old.pid
+
+
+@pytest.mark.parametrize("why", ["changed", "version"])
+async def test_who_names_no_model_keeps_the_one_that_ran_when_its_engine_is_replaced(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.delenv("DRAFTLINE_MODEL")
+    model = home.model("chosen.gguf")
+    old = home.serve("--model", str(model), SCRIPTED_VERSION="0.0.1" if why == "version" else __version__)
+    if why == "changed":
+        os.utime(model, (1, 1))
+    told: list[str] = []
+    async with connected(on_replace=told.append) as client:
+        health = await client.health()
+    assert (health.pid == old.pid, health.model, health.version) == (False, str(model.resolve()), __version__)
+    reason = {
+        "changed": f"the file {model.resolve()} has changed since it was loaded",
+        "version": f"it is of version 0.0.1, and this is version {__version__}",
+    }[why]
+    assert told == [f"the running engine (process {old.pid}) is replaced: {reason}"]
+
+
+async def test_a_changed_file_that_is_broken_does_not_end_the_engine_that_works(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRAFTLINE_MODEL")
+    model = home.model("chosen.gguf")
+    running = home.serve("--model", str(model))
+    model.write_bytes(EMPTY_MODEL[:20])
+    with pytest.raises(EngineUnavailable, match=r"chosen\.gguf: the file ends after 20 bytes"):
+        await EngineClient.connect()
+    health = home.health()
+    assert health is not None
+    assert health.pid == running.pid
+
+
+async def test_client_that_lost_its_engine_gets_the_same_model_again(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRAFTLINE_MODEL")
+    killed = home.serve("--model", str(home.model("chosen.gguf")))
+    async with connected() as client:
+        os.kill(killed.pid, signal.SIGKILL)
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
+        health = await client.health()
+    assert (health.pid == killed.pid, health.model) == (False, killed.model)
+
+
+async def test_embedded_model_of_another_installation_becomes_that_of_this_one(home: EngineHome) -> None:
+    attachment = attach.Attachment(start=True, model=None, any_version=False)
+    attachment._path = None
+    before = Health("ready", "0.0.1", 1, "/elsewhere/models/draftline-python-56m.gguf", "embedded", "1:1")
+    attachment._keep_model(before)
+    assert attachment._model == "embedded"
 
 
 async def test_client_waits_for_an_engine_that_is_ending(home: EngineHome) -> None:
