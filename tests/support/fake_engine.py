@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from server import __version__
+from server.models_known import model_stamp
 from server.process.lock import EngineLock
 from server.wire import Health
 
@@ -65,20 +66,23 @@ class FakeEngine:
         self.answer = answer or (lambda request: script("value"))
         self.requests: list[Request] = []
         self.cancelled: list[Request] = []
+        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The head of a model file only: a client asks for it again, and no real engine can outlive a test.
+        model = runtime / "fake.gguf"
+        model.write_bytes(b"GGUF")
         self.health = (
             Health(
                 status="ready",
                 version=__version__,
                 pid=os.getpid(),
-                model="/nowhere/fake.gguf",
+                model=str(model),
                 model_id="fake",
-                model_stamp="",
+                model_stamp=model_stamp(model),
                 context_length=4096,
                 prefill_tokens_per_second=1000.0,
             ).to_json()
             | health
         )
-        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Kept after its death, so that no client starts a real engine in its place.
         self._lock = EngineLock.acquire(runtime / "engine.lock")
         self._path = runtime / "engine.sock"
