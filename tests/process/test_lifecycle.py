@@ -211,6 +211,7 @@ async def test_search_for_another_engine_is_told_and_outlives_the_request_that_b
         killed = client.engine_pid
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: process_is_gone(killed))
+        monkeypatch.setenv("SCRIPTED_LOAD_S", "0.5")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(whole_answer(client, REQUEST), 0.2)
         assert told == [None]
