@@ -67,21 +67,27 @@ struct Math {
   template <u32 type>
   DEVICE void take(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x, u32& current,
                    Products& sums) {
-    if (w.low) take_planes<type, true>(i, l, w, p, x, current, sums);
+    if (all_lanes(w.low)) take_planes<type, true>(i, l, w, p, x, current, sums);
     else take_planes<type, false>(i, l, w, p, x, current, sums);
   }
-
-  // This warp's tiles of a portion: the warps take an SM's tiles in turn.
   template <u32 type, bool two_planes>
   DEVICE void take_planes(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x,
                           u32& current, Products& sums) {
+    if (all_lanes(w.size == w.blocks)) take_tiles<type, two_planes, true>(i, l, w, p, x, current, sums);
+    else take_tiles<type, two_planes, false>(i, l, w, p, x, current, sums);
+  }
+
+  // This warp's tiles of a portion: the warps take an SM's tiles in turn. whole: the window is the whole input. A branch
+  // that depends on a vote costs less than one that the compiler thinks the lanes may disagree about.
+  template <u32 type, bool two_planes, bool whole>
+  DEVICE void take_tiles(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x,
+                         u32& current, Products& sums) {
     constexpr u32 bytes = type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
     constexpr u32 most = STAGE_BYTES / bytes, tile_blocks = type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8;
     static_assert(most <= MATH_WARPS, "a warp has a tile of a stage at most");
     const Strip& s = i.strip[p.strip];
     const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
     const u32 count = uniform(p.count), first = uniform(p.first);
-    const bool whole = uniform(w.size == w.blocks);
     u32 mine = (warp + MATH_WARPS - uniform(p.before) % MATH_WARPS) % MATH_WARPS;
     for (u32 begin = 0; begin < count; begin += most) {
       const u32 end = begin + most < count ? begin + most : count;
@@ -89,17 +95,18 @@ struct Math {
       // tiles for those that wait for the loader.
       if (!whole) reach(i, l, w, (first + begin >> tile_shift) * tile_blocks, current, x);
       barrier_wait(Barriers::stage_full(stage.slot), stage.parity, l, AT_STAGE_FULL);
-      if (mine < end) {
+      if (all_lanes(mine < end)) {
         const u32 block = (first + mine >> tile_shift) * tile_blocks;
         if (!whole) reach(i, l, w, block, current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
-                                   block - x.block, constants, Barriers::stage_empty(stage.slot));
+                                   whole ? block : block - x.block, constants, Barriers::stage_empty(stage.slot));
         mine += MATH_WARPS;
       } else {
         arrive_together(Barriers::stage_empty(stage.slot));
       }
       stage.next();
     }
+    if (whole) return;
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
     while (current < last) advance(i, l, w, ++current, x);
   }

@@ -77,11 +77,14 @@ DEVICE bool barrier_done(u32 b, u32 parity) {
   return done;
 }
 // By a whole warp. No lane goes on before all have seen the end of the phase: what the first ones do then may let the
-// barrier move on so far that the last ones would wait for ever. Mostly it is over already.
-DEVICE void barrier_wait(u32 b, u32 parity, const Launch& l, u32 where) {
-  if (all_lanes(barrier_is_done(b, parity))) return;
+// barrier move on so far that the last ones would wait for ever. Mostly it is over already; the rest stands apart, so that
+// the code that runs again and again lies close together.
+ROLE void wait_longer(u32 b, u32 parity, const Launch& l, u32 where) {
   Patience p;
   while (!all_lanes(barrier_done(b, parity))) poll(p, l, where);
+}
+DEVICE void barrier_wait(u32 b, u32 parity, const Launch& l, u32 where) {
+  if (!all_lanes(barrier_is_done(b, parity))) wait_longer(b, parity, l, where);
 }
 
 // ---- copies from global to shared memory behind the warp's back; `to` is a byte offset there. All lanes of a warp call
