@@ -41,7 +41,9 @@ FEW_ROWS = 8
 MATH_WARPS = 12
 PARTIAL_FLOATS = 2 * MATH_WARPS * 20
 """Of a row: two slots of each math warp's sums."""
-BARRIER_BYTES = 8 * (4 + 10)
+COLLECTED_FLOATS = 2 * 32
+"""Of a row: sums that other SMs have of the last group."""
+BARRIER_BYTES = 8 * (4 + 11)
 """Barriers that aren't a stage's; a stage has two."""
 INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 16)
 """The instruction at hand and the next one, each with an SM's share and two counts."""
@@ -105,7 +107,8 @@ def _fixed_bytes(model: KernelModel, columns: int) -> int:
     """Of shared memory beside ring and area, for so many rows of activations (see `cuda/shared.cuh`)."""
     c = model.config
     squares = max(2 * c.hidden, c.value_width) // BLOCK
-    return 4 * columns * (PARTIAL_FLOATS + squares + max(c.value_heads, 2)) + BARRIER_BYTES + INSTRUCTION_BYTES + 80
+    floats = PARTIAL_FLOATS + squares + max(c.value_heads, 2) + COLLECTED_FLOATS
+    return 4 * columns * floats + BARRIER_BYTES + INSTRUCTION_BYTES + 80
 
 
 MOST_HEAD_DIM = 256

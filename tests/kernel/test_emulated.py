@@ -156,8 +156,8 @@ def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
 FAULTS = {
     "weights are read before they have arrived": ("barrier_wait(Barriers::stage_full(", "(void)(Barriers::stage_full("),
     "activations are read before they have arrived": (
-        "else barrier_wait(Barriers::window_full(",
-        "else (void)(Barriers::window_full(",
+        "barrier_wait(Barriers::window_full(first), parity, l, AT_WINDOW_FULL);",
+        ";",
     ),
     "a stage is filled before it has been read": (
         "barrier_wait(Barriers::stage_empty(",

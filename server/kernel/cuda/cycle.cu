@@ -47,11 +47,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
       if (streams(i)) {
         turns = finish(i, l, index, rows, length, turns);
         stamp(l, index, COMPUTED);
-        fence_loads();
         sync_threads(8, 32 * EPILOGUE_WARPS);
       } else {
         if (math) run_on_workers(i, l, index, rows);
-        fence_loads();
         sync_threads(9, WORKERS + 32 * EPILOGUE_WARPS);
         stamp(l, index, COMPUTED);
       }

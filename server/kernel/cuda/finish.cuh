@@ -8,7 +8,7 @@ struct Epilogue {
 
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;
-  u32 squares_parity;
+  u32 squares_parity, collected_parity;
   float factor[MINE];        // of the input's norm
   float outputs[2][MINE];    // gate and up; or outputs 0 .. 31 and 32 .. 63
   float kept[MINE];          // RESIDUAL: x before it. HEAD: the greatest logit of this lane's outputs so far
@@ -20,9 +20,11 @@ struct Epilogue {
     partial.unpack(turns);
     window.unpack(turns >> partial.BITS);
     squares_parity = turns >> 2 * partial.BITS & 1;
+    collected_parity = turns >> 2 * partial.BITS + 1 & 1;
   }
   DEVICE u32 turns() const {
-    return partial.packed() | window.packed() << partial.BITS | squares_parity << 2 * partial.BITS;
+    return partial.packed() | window.packed() << partial.BITS |
+           (squares_parity | collected_parity << 1) << 2 * partial.BITS;
   }
 
   DEVICE static u32 thread() { return thread_index() - 32 * MATH_WARPS; }
@@ -46,8 +48,8 @@ struct Epilogue {
       if (begins) clear_outputs();
       // What lies in global memory is asked for while the tiles are still multiplied.
       if (i.kind == RESIDUAL && !foreign) fetch_residual(i, p.group, rows);
-      if (!foreign && !p.closes && portions.at >= portions.stop) collect(i, l, p, portions, index, rows);
       gather(i, l, p);
+      if (!foreign && !p.closes && portions.at >= portions.stop) add_collected(l);
       if (portions.at >= portions.stop) stamp(l, index, MULTIPLIED);
       begins = p.closes;
       if (foreign) {
@@ -101,15 +103,16 @@ struct Epilogue {
   DEVICE void pass_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
     const Strip& s = i.strip[p.strip];
     const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
-    const u32 segments = (u32)i.segments;
     for (u32 index = w.of_tile(s, p.matrix, p.first); index <= last; ++index) {
       if (index == current) continue;
+      const bool first = current == ~0u;
       current = index;
-      if (segments > 1) {
+      if (has_factors(i)) {
         barrier_wait(Barriers::window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
         scale_window(i, w, index);
         sync_warp();
         if ((thread_index() & 31) == 0) barrier_arrive(Barriers::window_ready(window.slot));
+        if (first) meet_first_window(i);
       } else if ((thread_index() & 31) == 0) {
         barrier_arrive(Barriers::window_ready(window.slot));  // nobody waits for it, but it keeps step too
       }
@@ -196,10 +199,6 @@ struct Epilogue {
     }
   }
 
-  // Sums of a group that another SM began: [half or matrix][column][32 outputs].
-  DEVICE static float* sums_of(const Launch& l, u32 sm, u32 half, u32 column) {
-    return l.sums + ((u64)(sm * 2 + half) * MAX_ROWS + column) * 32 + (thread_index() & 31);
-  }
   DEVICE void hand_on(const Launch& l, const Portion& p, const Strip& s, u32 rows) {
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
@@ -215,25 +214,15 @@ struct Epilogue {
       store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
     }
   }
-  // Adds what the SMs behind this one have of its last group: they have had it for long.
-  DEVICE void collect(const Instruction& i, const Launch& l, const Portion& p, const Portions& portions, u32 index, u32 rows) {
-    const Strip& s = i.strip[p.strip];
-    const u32 begin = portions.strip_begin + p.group * portions.whole;
-    const u32 border = begin + portions.gate, end = begin + portions.whole;
-    for (u32 sm = sm_index() + 1; sm < sm_count(); ++sm) {
-      const Range range = i.ranges[sm];
-      if (range.start >= end) break;
-      if (range.start == range.stop) continue;
-      if ((thread_index() & 31) == 0) wait_for_count(l.handed + sm * 32, (u32)l.epoch + index + 1, l, AT_HANDED);
-      sync_warp();
+  // Adds what the SMs behind this one have of its last group; the loader has brought it.
+  DEVICE void add_collected(const Launch& l) {
+    barrier_wait(Barriers::collected(), collected_parity, l, AT_COLLECTED);
+    collected_parity ^= 1;
+    const float* from = shared<float>(COLLECTED_OFFSET) + (thread_index() & 31);
 #pragma unroll
-      for (u32 half = 0; half < 2; ++half) {
-        if (s.matrices == 2 && (half ? range.stop <= border : range.start >= border)) continue;
+    for (u32 half = 0; half < 2; ++half)
 #pragma unroll
-        for (u32 c = 0; c < MINE; ++c)
-          if (column(c) < rows) outputs[half][c] += load_fresh(sums_of(l, sm, half, column(c)));
-      }
-    }
+      for (u32 c = 0; c < MINE; ++c) outputs[half][c] += from[(half * COLUMNS + column(c)) * 32];
   }
 
   // The outputs of a group are whole. Here too columns that are no rows are computed, and only rows are stored.

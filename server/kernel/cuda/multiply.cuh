@@ -30,8 +30,13 @@ struct Math {
       const Strip& s = i.strip[p.strip];
       const u32 first = w.of_tile(s, p.matrix, p.first);
       if (first != current) {
-        advance(i, l, w, first, x);
-        if (current == ~0u) stamp(l, number, FED, 0);
+        if (current == ~0u) {
+          meet_first_window(i);
+          enter(w, first, x);
+          stamp(l, number, FED, 0);
+        } else {
+          advance(i, l, w, first, x);
+        }
         current = first;
       }
       Products sums;
@@ -119,8 +124,12 @@ struct Math {
   // To the next window of the input: number `index` of the row.
   DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
     if (holds) release();
-    if (i.segments > 1) barrier_wait(Barriers::window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
+    if (has_factors(i)) barrier_wait(Barriers::window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
     else barrier_wait(Barriers::window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
+    enter(w, index, x);
+  }
+
+  DEVICE void enter(const Windowing& w, u32 index, Window& x) {
     const u32 at = w.offset(window.slot);
     x.block = index * w.size;
     const u32 lane = thread_index() & 31;

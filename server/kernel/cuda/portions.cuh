@@ -65,6 +65,28 @@ struct Portions {
   }
 };
 
+// An SM's last group, where it began it and others have the rest of it.
+struct SharedGroup {
+  bool there = false;
+  u32 border, end;  // tiles of the instruction before its second matrix, and behind it
+  bool two;         // matrices
+
+  DEVICE SharedGroup(const Instruction& i, Range range) {
+    if (range.start == range.stop) return;
+    const Portions last(&i, {range.stop - 1, range.stop});
+    const u32 begin = last.strip_begin + last.group * last.whole;
+    border = begin + last.gate;
+    end = begin + last.whole;
+    two = i.strip[last.strip].matrices == 2;
+    there = begin >= range.start && end > range.stop;
+  }
+};
+
+// Sums of a group that another SM began: [half or matrix][column][32 outputs].
+DEVICE float* sums_of(const Launch& l, u32 sm, u32 half, u32 column) {
+  return l.sums + ((u64)(sm * 2 + half) * MAX_ROWS + column) * 32 + (thread_index() & 31);
+}
+
 // How an instruction's input is cut into windows.
 struct Windowing {
   u32 rows, blocks, size;  // blocks of a window: a multiple of 8

@@ -11,9 +11,10 @@ constexpr u32 AREA_OFFSET = RING_OFFSET + STAGES * STAGE_BYTES;
 constexpr u32 PARTIALS_OFFSET = AREA_OFFSET + AREA_BYTES;
 constexpr u32 SQUARES_OFFSET = PARTIALS_OFFSET + PARTIAL_SLOTS * MATH_WARPS * PARTIAL_WARP * 4;
 constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 15) / 16 * 16;  // [segments][COLUMNS]
-constexpr u32 BARRIERS_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;
+constexpr u32 COLLECTED_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;  // [2][COLUMNS][32]
+constexpr u32 BARRIERS_OFFSET = COLLECTED_OFFSET + 2 * COLUMNS * 32 * 4;
 constexpr u32 WINDOWS = 2;  // of activations, that fill the area unless one holds all of them
-constexpr u32 BARRIERS = 2 * STAGES + 2 * PARTIAL_SLOTS + 3 * WINDOWS + 4;
+constexpr u32 BARRIERS = 2 * STAGES + 2 * PARTIAL_SLOTS + 3 * WINDOWS + 5;
 constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * BARRIERS + 15) / 16 * 16;
 
 // An instruction with this SM's share of it and the counts that the launch began with, copied to shared memory one
@@ -49,6 +50,7 @@ struct Barriers {
   DEVICE static u32 squares_full() { return at(OTHERS + 3 * WINDOWS); }
   DEVICE static u32 go() { return at(OTHERS + 3 * WINDOWS + 1); }  // all SMs have finished the instruction before
   DEVICE static u32 copied(u32 which) { return at(OTHERS + 3 * WINDOWS + 2 + which); }  // an instruction is in shared memory
+  DEVICE static u32 collected() { return at(OTHERS + 3 * WINDOWS + 4); }  // what other SMs have of the last group
 };
 
 DEVICE void init_barriers() {
@@ -69,12 +71,21 @@ DEVICE void init_barriers() {
   barrier_init(Barriers::go(), 1);
   barrier_init(Barriers::copied(0), 1);
   barrier_init(Barriers::copied(1), 1);
+  barrier_init(Barriers::collected(), 1);
   fence_barrier_init();
+}
+
+// An instruction's first window is there, which takes as long as the slowest SM: who brings it and the math warps meet at
+// a barrier that costs no polling.
+DEVICE bool has_factors(const Instruction& i) { return i.segments > 1; }
+DEVICE void meet_first_window(const Instruction& i) {
+  sync_threads(11, 32 * (MATH_WARPS + (has_factors(i) ? EPILOGUE_WARPS : 1)));
 }
 
 // Why a launch was given up, the fault word's low byte: mostly where a wait that took too long stood.
 enum Where : u32 { AT_STAGE_FULL = 1, AT_STAGE_EMPTY, AT_PARTIAL_FULL, AT_PARTIAL_EMPTY, AT_WINDOW_FULL, AT_WINDOW_READY,
-                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED, AT_SHARED_BASE };
+                   AT_WINDOW_EMPTY, AT_SQUARES, AT_GO, AT_GRID, AT_HANDED, AT_COPIED, AT_COLLECTED,
+                   AT_SHARED_BASE };
 
 // TIMED: by one thread of the SM, where it stands in an instruction.
 enum Stamp : u32 { BEGUN, LET_IN, FED, MULTIPLIED, COMPUTED, ARRIVED, STAMPS };

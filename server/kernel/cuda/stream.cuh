@@ -86,12 +86,17 @@ struct Loader {
     bool more = walk.next();
     if (more) announce(walk, l);
     wait_for_others(l, index);
+    const u32 first = turn.slot, parity = turn.parity;
     if (more) load_window(i, walk);
     if (i.squares) {  // not announced before: the last ones may still be on their way
       const u32 square_bytes = (rows * (u32)i.blocks * 4 + 15) / 16 * 16;
       load_begin(Barriers::squares_full(), square_bytes);
       load(SQUARES_OFFSET, i.squares, square_bytes, Barriers::squares_full());
       load_end(Barriers::squares_full());
+    }
+    if (more && !has_factors(i)) {
+      barrier_wait(Barriers::window_full(first), parity, l, AT_WINDOW_FULL);
+      meet_first_window(i);
     }
     while (more && walk.next()) {
       announce(walk, l);
@@ -107,6 +112,39 @@ struct Loader {
     if ((thread_index() & 31) == 0) barrier_arrive(Barriers::go());
   }
 };
+
+// What the SMs behind this one have of its last group, added up in their order: they have had it for long when it is asked
+// for, so it is brought while the tiles are multiplied.
+DEVICE void collect(const Instruction& i, const Launch& l, u32 index, u32 rows) {
+  const SharedGroup group(i, my_range(i));
+  if (!group.there) return;
+  float sums[2][COLUMNS];
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half)
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; ++c) sums[half][c] = 0;
+  for (u32 sm = sm_index() + 1; sm < sm_count(); ++sm) {
+    const Range range = i.ranges[sm];
+    if (range.start >= group.end) break;
+    if (range.start == range.stop) continue;
+    if ((thread_index() & 31) == 0) wait_for_count(l.handed + sm * 32, (u32)l.epoch + index + 1, l, AT_HANDED);
+    sync_warp();
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      if (group.two && (half ? range.stop <= group.border : range.start >= group.border)) continue;
+#pragma unroll
+      for (u32 c = 0; c < COLUMNS; ++c)
+        if (c < rows) sums[half][c] += load_fresh(sums_of(l, sm, half, c));
+    }
+  }
+  float* to = shared<float>(COLLECTED_OFFSET) + (thread_index() & 31);
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half)
+#pragma unroll
+    for (u32 c = 0; c < COLUMNS; ++c) to[(half * COLUMNS + c) * 32] = sums[half][c];
+  sync_warp();
+  if ((thread_index() & 31) == 0) barrier_arrive(Barriers::collected());
+}
 
 // What the workers read first in the next instruction comes to the L2 cache meanwhile: nothing of it is written by the
 // instruction at hand.
@@ -161,5 +199,6 @@ ROLE void bring(const Launch& l, u32 behind, u32 length, u32 fold) {
     else Loader::wait_for_others(l, index);
     copy_instruction(l, index + 1, length, fold);
     if (index + 1 < l.count) prefetch_state(here(index + 1).instruction, length);
+    if (streams(i)) collect(i, l, index, row_count(i, behind));
   }
 }
