@@ -27,21 +27,28 @@ from server.kernel.instructions import (
     WeightPhase,
 )
 from server.kernel.plan import Plan
+from server.kernel.portions import packed_portions
 from server.kernel.structs import InstructionStruct, Kind, LaunchStruct
 from server.kernel.tiles import Strip
 
 HANDED_WORDS = 32
 """Between the counters of two SMs: each has a cache line of its own."""
+PORTION_BYTES = 16
 TIMES = 6
 """Time stamps of an instruction on an SM: STAMPS of `cuda/shared.cuh`."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """A lowered plan on the device. instructions: uint8; ranges: int32 [instructions, SMs, 2]."""
+    """A lowered plan on the device.
+
+    instructions: uint8. ranges: int32 [instructions, SMs, 2], of items, in weight phases of portions. portions: int32
+    [portions, 4]; layers that are alike share theirs.
+    """
 
     instructions: Tensor
     ranges: Tensor
+    portions: Tensor
     count: int
 
 
@@ -96,15 +103,39 @@ def lower(plan: Plan, weights: DeviceModel, at: DeviceBuffers) -> Tables:
     if at.sms != plan.sms:
         raise ValueError(f"buffers for {at.sms} SMs, but a plan for {plan.sms}")
     device = at["counts"].device
-    shares = [[(share.start, share.stop) for share in i.ranges] for i in plan.instructions]
-    ranges = torch.tensor(shares, dtype=torch.int32).to(device)
+    lists = [packed_portions(i.strips, i.ranges) for i in plan.instructions if isinstance(i, WeightPhase)]
+    portions, starts = _joined([words for words, _ in lists])
+    portions = portions.to(device)
+    phases = iter(zip(starts, (mine for _, mine in lists), strict=True))
     lowering = _Lowering(plan, weights, at)
     array = (InstructionStruct * len(plan.instructions))()
+    shares = []
     for index, instruction in enumerate(plan.instructions):
         lowering.fill(array[index], instruction)
+        items = instruction.ranges
+        if isinstance(instruction, WeightPhase):
+            start, items = next(phases)
+            array[index].portions = portions.data_ptr() + start * PORTION_BYTES
+        shares.append([(share.start, share.stop) for share in items])
+    ranges = torch.tensor(shares, dtype=torch.int32).to(device)
+    for index in range(len(plan.instructions)):
         array[index].ranges = ranges.data_ptr() + index * plan.sms * 8
     instructions = torch.frombuffer(bytearray(array), dtype=torch.uint8).to(device)
-    return Tables(instructions, ranges, len(plan.instructions))
+    return Tables(instructions, ranges, portions, len(plan.instructions))
+
+
+def _joined(lists: list[Tensor]) -> tuple[Tensor, list[int]]:
+    """(int32: all different tensors of 32-bit words among `lists` one below the other, the first row of each of
+    `lists`); layers that are alike have the same tensor."""
+    first: dict[int, int] = {}
+    parts, rows = [], 0
+    for words in lists:
+        if id(words) not in first:
+            first[id(words)] = rows
+            parts.append(words)
+            rows += len(words)
+    joined = torch.cat(parts) if parts else torch.zeros(0, 4, dtype=torch.int64)
+    return joined.to(torch.uint32).view(torch.int32).contiguous(), [first[id(words)] for words in lists]
 
 
 class _Lowering:
@@ -163,7 +194,6 @@ class _Lowering:
     def _weight_phase(self, to: InstructionStruct, i: WeightPhase) -> None:
         if len(i.strips) > structs.STRIPS:
             raise UnsupportedByKernel(f"{i.name} streams {len(i.strips)} matrices at once, more than {structs.STRIPS}")
-        to.strips = len(i.strips)
         for strip, source in zip(to.strip, i.strips, strict=False):
             self._strip(strip, source)
         columns = i.strips[0].matrices[0].columns
@@ -176,13 +206,10 @@ class _Lowering:
             to.segment_width = columns // i.input.segments
 
     def _strip(self, to: structs.StripStruct, strip: Strip) -> None:
-        to.matrices, to.row_tiles = len(strip.matrices), strip.row_tiles
-        to.groups, to.rows = strip.groups, strip.rows
-        for matrix, source in zip(to.matrix, strip.matrices, strict=False):
+        to.matrices, to.rows = len(strip.matrices), strip.rows
+        for index, source in enumerate(strip.matrices):
             tiles = self.weights.matrices[source.tensor, source.draft]
-            matrix.tiles, matrix.type = tiles.data_ptr(), structs.TYPES[source.type]
-            matrix.tile_bytes, matrix.column_tiles = source.tile_bytes, source.column_tiles
-            matrix.tile_blocks = source.tile_columns // BLOCK
+            to.tiles[index] = tiles.data_ptr()
             whole = strip.groups * strip.row_tiles * source.column_tiles * source.tile_bytes
             if tiles.numel() != whole:
                 raise ValueError(f"{source.tensor}: {tiles.numel()} bytes of tiles, not {whole}")

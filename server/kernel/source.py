@@ -45,8 +45,8 @@ COLLECTED_FLOATS = 2 * 32
 """Of a row: sums that other SMs have of the last group."""
 BARRIER_BYTES = 8 * (4 + 11)
 """Barriers that aren't a stage's; a stage has two."""
-INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 16)
-"""The instruction at hand and the next one, each with an SM's share and two counts."""
+INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 16 + 32 * 16 + 16)
+"""The instruction at hand and the next one, each with an SM's share, two counts and portions."""
 
 
 @dataclass(frozen=True)

@@ -46,20 +46,16 @@ class Int8Rows(ctypes.Structure):
     _fields_ = _words("values scales sums")
 
 
-class MatrixStruct(ctypes.Structure):
-    _fields_ = _words("tiles type tile_bytes column_tiles tile_blocks")
-
-
 class StripStruct(ctypes.Structure):
     _fields_ = [
-        ("matrix", MatrixStruct * 2),
-        *_words("matrices row_tiles groups rows target stride column ring"),
+        ("tiles", ctypes.c_uint64 * 2),
+        *_words("matrices rows target stride column ring"),
     ]
 
 
 class InstructionStruct(ctypes.Structure):
     _fields_ = [
-        *_words("kind rows_kind rows_limit ranges strips"),
+        *_words("kind rows_kind rows_limit ranges portions"),
         ("strip", StripStruct * STRIPS),
         *_words("blocks"),
         ("input", Int8Rows),
@@ -80,7 +76,6 @@ class LaunchStruct(ctypes.Structure):
 
 STRUCTS: dict[str, type[ctypes.Structure]] = {
     "Int8Rows": Int8Rows,
-    "Matrix": MatrixStruct,
     "Strip": StripStruct,
     "Instruction": InstructionStruct,
     "Launch": LaunchStruct,

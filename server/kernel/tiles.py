@@ -172,10 +172,10 @@ def split_evenly(items: int, sms: int) -> tuple[Range, ...]:
 def split_by_bytes(strips: tuple[Strip, ...], sms: int) -> tuple[Range, ...]:
     """Contiguous ranges of tiles, each border the one nearest to its share of the bytes: no SM is more than a
     tile away from the mean."""
-    return _split(_nameless_strips(strips), sms)
+    return _split(nameless(strips), sms)
 
 
-def _nameless_strips(strips: tuple[Strip, ...]) -> tuple[Strip, ...]:
+def nameless(strips: tuple[Strip, ...]) -> tuple[Strip, ...]:
     """What the layers have in common, so that it is computed once."""
     return tuple(
         Strip(tuple(Matrix("", m.type, m.rows, m.columns) for m in strip.matrices), strip.group_rows)
@@ -203,7 +203,7 @@ def _split(strips: tuple[Strip, ...], sms: int) -> tuple[Range, ...]:
 
 def bytes_by_sm(strips: tuple[Strip, ...], ranges: tuple[Range, ...]) -> tuple[int, ...]:
     """Bytes that each SM streams in a phase."""
-    return _bytes_by_sm(_nameless_strips(strips), ranges)
+    return _bytes_by_sm(nameless(strips), ranges)
 
 
 @lru_cache(maxsize=256)

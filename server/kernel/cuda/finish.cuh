@@ -38,30 +38,19 @@ struct Epilogue {
     if (i.kind == HEAD) begin_head(i, rows);
     const Windowing w(i, rows);
     u32 current = ~0u;
-    Portions portions(&i, my_range(i));
-    Portion p;
-    bool begins = true, foreign = false, any = false;
-    while (portions.next(p)) {
-      if (!any) foreign = portions.rest != 0;
-      any = true;
+    const u32 portions = portion_count(i);
+    for (u32 n = 0; n < portions; ++n) {
+      const Portion p = portion(i, index, n);
       pass_windows(i, l, w, p, current);
-      if (begins) clear_outputs();
+      if (n == 0 || p.opens()) clear_outputs();
       // What lies in global memory is asked for while the tiles are still multiplied.
-      if (i.kind == RESIDUAL && !foreign) fetch_residual(i, p.group, rows);
+      if (i.kind == RESIDUAL && !p.foreign) fetch_residual(i, p.group, rows);
       gather(i, l, p);
-      if (!foreign && !p.closes && portions.at >= portions.stop) add_collected(l);
-      if (portions.at >= portions.stop) stamp(l, index, MULTIPLIED);
-      begins = p.closes;
-      if (foreign) {
-        hand_on(l, p, i.strip[p.strip], rows);
-        if (p.closes || portions.at >= portions.stop) {
-          signal(l, index);
-          foreign = false;
-        }
-        continue;
-      }
-      if (!p.closes && portions.at < portions.stop) continue;
-      conclude(i, p, rows, length);
+      if (p.sharers) add_collected(l);
+      if (p.last) stamp(l, index, MULTIPLIED);
+      if (!p.closes && !p.last) continue;
+      if (p.foreign) hand_on(l, index, rows);
+      else conclude(i, p, rows, length);
     }
     if (i.kind == HEAD) end_head(i, rows);
   }
@@ -101,9 +90,8 @@ struct Epilogue {
 
   // Keeps step with the windows that a portion needs; where rows have several norms, multiplies their factors in.
   DEVICE void pass_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
-    const Strip& s = i.strip[p.strip];
-    const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
-    for (u32 index = w.of_tile(s, p.matrix, p.first); index <= last; ++index) {
+    const u32 last = w.of_tile(p, p.last_tile());
+    for (u32 index = w.of_tile(p, p.first); index <= last; ++index) {
       if (index == current) continue;
       const bool first = current == ~0u;
       current = index;
@@ -164,55 +152,48 @@ struct Epilogue {
 
   // Adds the math warps' sums of a portion, in the order of its tiles' warps.
   DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p) {
-    const Strip& s = i.strip[p.strip];
     barrier_wait(Barriers::partial_full(partial.slot), partial.parity, l, AT_PARTIAL_FULL);
     const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
-    const bool second = s.matrices == 2 && p.matrix;
-    if (few) gather_columns<1>(s, p, from, second);
-    else gather_columns<MINE>(s, p, from, second);
+    if (few) gather_columns<1>(p, from);
+    else gather_columns<MINE>(p, from);
     sync_warp();
     if ((thread_index() & 31) == 0) barrier_arrive(Barriers::partial_empty(partial.slot));
     partial.next();
   }
 
-  template <u32 used> DEVICE void gather_columns(const Strip& s, const Portion& p, const float* from, bool second) {
-    if (s.row_tiles == 4) gather_tiles<4, used>(p, from, second);
-    else if (s.row_tiles == 2) gather_tiles<2, used>(p, from, second);
-    else gather_tiles<1, used>(p, from, second);
+  template <u32 used> DEVICE void gather_columns(const Portion& p, const float* from) {
+    if (p.row_tiles == 4) gather_tiles<4, used>(p, from);
+    else if (p.row_tiles == 2) gather_tiles<2, used>(p, from);
+    else gather_tiles<1, used>(p, from);
   }
-  // Tile n of a portion is row tile (first + n) % tiles, and (before + n) % MATH_WARPS is its warp. The first `used` columns
+  // Tile n of a portion is row tile (first + n) % tiles, and (turn + n) % MATH_WARPS is its warp. The first `used` columns
   // are added up, also those that are no rows: what one does while it waits, the others can use.
-  template <u32 tiles, u32 used> DEVICE void gather_tiles(const Portion& p, const float* from, bool second) {
+  template <u32 tiles, u32 used> DEVICE void gather_tiles(const Portion& p, const float* from) {
     const u32 lane = thread_index() & 31;
 #pragma unroll
     for (u32 half = 0; half < (tiles == 4 ? 2 : 1); ++half) {
-      const u32 tile = 2 * half + lane / 16, first = (tile + tiles - p.first % tiles + p.before % tiles) % tiles;
+      const u32 tile = 2 * half + lane / 16, first = (tile + tiles - p.first % tiles + p.turn % tiles) % tiles;
 #pragma unroll
       for (u32 c = 0; c < used; ++c) {
         const float* at = from + first * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15);
         float sum = at[0];
 #pragma unroll
         for (u32 w = tiles; w < MATH_WARPS; w += tiles) sum += at[w * PARTIAL_WARP];
-        if (half || second) outputs[1][c] += sum;
+        if (half || p.matrix) outputs[1][c] += sum;
         else outputs[0][c] += sum;
       }
     }
   }
 
-  DEVICE void hand_on(const Launch& l, const Portion& p, const Strip& s, u32 rows) {
+  // To the SM that began this SM's first group.
+  DEVICE void hand_on(const Launch& l, u32 index, u32 rows) {
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      if (s.matrices == 2 && half != p.matrix) continue;
+    for (u32 half = 0; half < 2; ++half)
 #pragma unroll
       for (u32 c = 0; c < MINE; ++c)
         if (column(c) < rows) *sums_of(l, sm_index(), half, column(c)) = outputs[half][c];
-    }
-  }
-  DEVICE void signal(const Launch& l, u32 index) {
     sync_threads(8, 32 * EPILOGUE_WARPS);
-    if (thread_index() == 32 * MATH_WARPS) {
-      store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
-    }
+    if (thread_index() == 32 * MATH_WARPS) store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
   }
   // Adds what the SMs behind this one have of its last group; the loader has brought it.
   DEVICE void add_collected(const Launch& l) {
@@ -229,8 +210,8 @@ struct Epilogue {
   DEVICE void conclude(const Instruction& i, const Portion& p, u32 rows, u32 length) {
     const Strip& s = i.strip[p.strip];
     switch (i.kind) {
-      case PROJECT: project(s, p.group, rows, length); break;
-      case HEAD: head(i, s, p.group, rows); break;
+      case PROJECT: project(s, p, rows, length); break;
+      case HEAD: head(i, s, p, rows); break;
       case RESIDUAL:
         if (few) residual<1>(i, p.group, rows);
         else residual<MINE>(i, p.group, rows);
@@ -241,10 +222,10 @@ struct Epilogue {
     }
   }
 
-  DEVICE void project(const Strip& s, u32 group, u32 rows, u32 length) {
-    const u32 lane = thread_index() & 31, size = (u32)s.row_tiles * 16;
-    float* to = s.target + s.column + group * size + lane;
-    const u32 room = (u32)s.rows - group * size < size ? (u32)s.rows - group * size : size;
+  DEVICE void project(const Strip& s, const Portion& p, u32 rows, u32 length) {
+    const u32 lane = thread_index() & 31, size = p.row_tiles * 16;
+    float* to = s.target + s.column + p.group * size + lane;
+    const u32 room = (u32)s.rows - p.group * size < size ? (u32)s.rows - p.group * size : size;
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c) {
       const u32 row = column(c);
@@ -255,11 +236,11 @@ struct Epilogue {
     }
   }
 
-  DEVICE void head(const Instruction& i, const Strip& s, u32 group, u32 rows) {
-    const u32 lane = thread_index() & 31, size = (u32)s.row_tiles * 16;
+  DEVICE void head(const Instruction& i, const Strip& s, const Portion& p, u32 rows) {
+    const u32 lane = thread_index() & 31, size = p.row_tiles * 16;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      const u32 output = group * size + half * 32 + lane;
+      const u32 output = p.group * size + half * 32 + lane;
       const bool there = half * 32 + lane < size && output < s.rows;
 #pragma unroll
       for (u32 c = 0; c < MINE; ++c) {

@@ -23,12 +23,11 @@ struct Math {
     const Windowing w(i, rows);
     Window x;
     x.rows = rows;
-    Portions portions(&i, my_range(i));
-    Portion p;
+    const u32 portions = portion_count(i);
     u32 current = ~0u;
-    while (portions.next(p)) {
-      const Strip& s = i.strip[p.strip];
-      const u32 first = w.of_tile(s, p.matrix, p.first);
+    for (u32 n = 0; n < portions; ++n) {
+      const Portion p = portion(i, number, n);
+      const u32 first = w.of_tile(p, p.first);
       if (first != current) {
         if (current == ~0u) {
           meet_first_window(i);
@@ -41,7 +40,7 @@ struct Math {
       }
       Products sums;
       clear(sums);
-      switch (s.matrix[p.matrix].type) {
+      switch (p.type) {
 #if HAS_F32
         case F32: take<F32>(i, l, w, p, x, current, sums); break;
 #endif
@@ -87,21 +86,18 @@ struct Math {
   template <u32 type, bool two_planes, bool whole>
   DEVICE void take_tiles(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, Window& x,
                          u32& current, Products& sums) {
-    constexpr u32 bytes = type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
-    constexpr u32 most = STAGE_BYTES / bytes, tile_blocks = type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8;
+    constexpr u32 bytes = tile_bytes(type), most = STAGE_BYTES / bytes;
     static_assert(most <= MATH_WARPS, "a warp has a tile of a stage at most");
-    const Strip& s = i.strip[p.strip];
-    const u32 tile_shift = (u32)s.row_tiles >> 1;  // 1, 2, 4 row tiles
-    const u32 count = uniform(p.count), first = uniform(p.first);
-    u32 mine = (warp + MATH_WARPS - uniform(p.before) % MATH_WARPS) % MATH_WARPS;
+    const u32 count = uniform(p.count), first = uniform(p.first), tile_shift = uniform(p.tile_shift()), turn = uniform(p.turn);
+    u32 mine = warp >= turn ? warp - turn : warp + MATH_WARPS - turn;
     for (u32 begin = 0; begin < count; begin += most) {
       const u32 end = begin + most < count ? begin + most : count;
       // Windows are given up by warps that have no tile there, too: the loader waits for all of them, and a ring of few
       // tiles for those that wait for the loader.
-      if (!whole) reach(i, l, w, (first + begin >> tile_shift) * tile_blocks, current, x);
+      if (!whole) reach(i, l, w, (first + begin >> tile_shift) * tile_blocks(type), current, x);
       barrier_wait(Barriers::stage_full(stage.slot), stage.parity, l, AT_STAGE_FULL);
       if (all_lanes(mine < end)) {
-        const u32 block = (first + mine >> tile_shift) * tile_blocks;
+        const u32 block = (first + mine >> tile_shift) * tile_blocks(type);
         if (!whole) reach(i, l, w, block, current, x);
         add_tile<type, two_planes>(sums, RING_OFFSET + stage.slot * STAGE_BYTES + (mine - begin) * bytes, x,
                                    whole ? block : block - x.block, constants, Barriers::stage_empty(stage.slot));
@@ -112,7 +108,7 @@ struct Math {
       stage.next();
     }
     if (whole) return;
-    const u32 last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+    const u32 last = w.of_tile(p, p.last_tile());
     while (current < last) advance(i, l, w, ++current, x);
   }
 

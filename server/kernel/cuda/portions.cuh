@@ -7,80 +7,40 @@
 
 DEVICE bool streams(const Instruction& i) { return i.kind >= PROJECT && i.kind <= HEAD; }
 
-// Consecutive tiles of one matrix in one group.
+DEVICE constexpr u32 tile_bytes(u32 type) {
+  return type == Q4_K ? 2368 : type == Q5_K ? 2880 : type == Q6_K ? 3360 : type == Q8_0 ? 4352 : 4096;
+}
+// Blocks of 32 columns in a tile.
+DEVICE constexpr u32 tile_blocks(u32 type) { return type == F32 ? 2 : type == F16 || type == BF16 ? 4 : 8; }
+
+// Consecutive tiles of one matrix in one group. The host has worked them out (server/kernel/portions.py).
 struct Portion {
-  u32 strip, matrix, group;
+  u32 offset;        // of its first tile among the matrix' tiles, in units of 16 bytes
+  u32 group;
   u32 first, count;  // tiles within the matrix' part of the group
-  u32 before;        // tiles of the range before it
+  u32 type, strip, matrix, row_tiles;
+  u32 turn;          // the math warp that has its first tile
   bool closes;       // its last tile is the group's last
+  bool foreign;      // another SM began the group, and finishes it
+  bool last;         // of this SM
+  u32 sharers;       // SMs behind this one up to the last one that has tiles of this last group
+
+  DEVICE explicit Portion(const Words4& w)
+      : offset(w.x), group(w.y), first(w.z & 0xFFFF), count(w.z >> 16), type(w.w & 7), strip(w.w >> 3 & 3),
+        matrix(w.w >> 5 & 1), row_tiles(w.w >> 6 & 7), turn(w.w >> 12 & 15), closes((w.w >> 9 & 1) != 0),
+        foreign((w.w >> 10 & 1) != 0), last((w.w >> 11 & 1) != 0), sharers(w.w >> 16) {}
+  DEVICE bool opens() const { return first == 0 && matrix == 0; }  // the group begins with it
+  DEVICE u32 tile_shift() const { return row_tiles >> 1; }         // 1, 2, 4 row tiles
+  DEVICE u32 block_of(u32 tile) const { return (tile >> tile_shift()) * tile_blocks(type); }
+  DEVICE u32 last_tile() const { return first + count - 1; }
 };
 
-// An SM's portions of an instruction, in order.
-struct Portions {
-  const Instruction* i;
-  u32 start, at, stop;
-  u32 strip = 0, strip_begin = 0, group = 0;
-  u32 rest = 0, after = 0;  // tiles of the group before the newest portion, and with it
-  u32 whole = 0, gate = 0;  // tiles of a group, and of its first matrix
-
-  DEVICE Portions(const Instruction* i, Range range) : i(i), start(range.start), at(range.start), stop(range.stop) {
-    if (at >= stop) return;
-    measure();
-    while (at >= strip_begin + whole * (u32)i->strip[strip].groups) next_strip();
-    group = (at - strip_begin) / whole;
-    after = at - strip_begin - group * whole;
-  }
-
-  DEVICE static u32 group_tiles(const Strip& s, u32 matrix) { return (u32)(s.row_tiles * s.matrix[matrix].column_tiles); }
-  DEVICE void measure() {
-    const Strip& s = i->strip[strip];
-    gate = group_tiles(s, 0);
-    whole = gate + (s.matrices == 2 ? group_tiles(s, 1) : 0);
-  }
-  DEVICE void next_strip() {
-    strip_begin += whole * (u32)i->strip[strip].groups;
-    ++strip;
-    group = 0;
-    measure();
-  }
-
-  DEVICE bool next(Portion& p) {
-    if (at >= stop) return false;
-    if (after == whole) {
-      after = 0;
-      if (++group == i->strip[strip].groups) next_strip();
-    }
-    rest = after;
-    p.strip = strip;
-    p.group = group;
-    p.before = at - start;
-    p.matrix = rest >= gate;
-    p.first = p.matrix ? rest - gate : rest;
-    const u32 room = (p.matrix ? whole : gate) - rest;
-    p.count = room < stop - at ? room : stop - at;
-    after = rest + p.count;
-    p.closes = after == whole;
-    at += p.count;
-    return true;
-  }
-};
-
-// An SM's last group, where it began it and others have the rest of it.
-struct SharedGroup {
-  bool there = false;
-  u32 border, end;  // tiles of the instruction before its second matrix, and behind it
-  bool two;         // matrices
-
-  DEVICE SharedGroup(const Instruction& i, Range range) {
-    if (range.start == range.stop) return;
-    const Portions last(&i, {range.stop - 1, range.stop});
-    const u32 begin = last.strip_begin + last.group * last.whole;
-    border = begin + last.gate;
-    end = begin + last.whole;
-    two = i.strip[last.strip].matrices == 2;
-    there = begin >= range.start && end > range.stop;
-  }
-};
+// An SM's portions of an instruction that lies in shared memory: number `index`.
+DEVICE u32 portion_count(const Instruction& i) { return my_range(i).stop - my_range(i).start; }
+DEVICE Portion portion(const Instruction& i, u32 index, u32 n) {
+  if (all_lanes(n < HELD_PORTIONS)) return Portion(shared_words4(portions_at(index) + n * sizeof(PackedPortion)));
+  return Portion(fresh_words4(i.portions + my_range(i).start + n));
+}
 
 // Sums of a group that another SM began: [half or matrix][column][32 outputs].
 DEVICE float* sums_of(const Launch& l, u32 sm, u32 half, u32 column) {
@@ -104,7 +64,5 @@ struct Windowing {
   DEVICE u32 low_values() const { return scales() + size * COLUMNS * 8; }
   DEVICE u32 offset(u32 slot) const { return AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS)); }
   // The window that a tile's columns are in.
-  DEVICE u32 of_tile(const Strip& s, u32 matrix, u32 tile) const {
-    return size == blocks ? 0 : (tile >> ((u32)s.row_tiles >> 1)) * (u32)s.matrix[matrix].tile_blocks / size;
-  }
+  DEVICE u32 of_tile(const Portion& p, u32 tile) const { return size == blocks ? 0 : p.block_of(tile) / size; }
 };

@@ -19,10 +19,12 @@ constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * BARRIERS + 15) / 16 *
 
 // An instruction with this SM's share of it and the counts that the launch began with, copied to shared memory one
 // instruction ahead: waiting for other SMs empties the L1 cache, and all warps read it again and again.
+constexpr u32 HELD_PORTIONS = 32;
 struct Here {
   Instruction instruction;
   Range range;
   u32 length, fold;
+  alignas(16) PackedPortion portions[HELD_PORTIONS];  // the first ones; further ones are read from global memory
 };
 constexpr u32 SHARED_TOTAL = INSTRUCTIONS_OFFSET + 2 * sizeof(Here);
 DEVICE Here& here(u32 index) { return shared<Here>(INSTRUCTIONS_OFFSET)[index & 1]; }
@@ -34,6 +36,9 @@ DEVICE u32 row_count(const Instruction& i, u32 behind) {
 }
 DEVICE u32 length_of(const Instruction& i) { return ((const Here*)&i)->length; }
 DEVICE u32 fold_of(const Instruction& i) { return ((const Here*)&i)->fold; }
+// Where instruction `index` has its portions.
+constexpr u32 PORTIONS_IN_HERE = sizeof(Here) - HELD_PORTIONS * sizeof(PackedPortion);
+DEVICE u32 portions_at(u32 index) { return INSTRUCTIONS_OFFSET + (index & 1) * (u32)sizeof(Here) + PORTIONS_IN_HERE; }
 
 // Where the barriers stand.
 struct Barriers {

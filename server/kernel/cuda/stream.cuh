@@ -2,20 +2,49 @@
 // waits for nothing but room. The loader waits for the other SMs, lets this SM's warps in, brings each phase's input in
 // windows of columns, the next instruction, and states and keys to the L2 cache.
 
+// A lane has one of 32 portions, read before they are wanted.
+struct Ahead {
+  u32 count = 0, rest = 0;  // of the 32, and behind them
+  const u8* tiles = nullptr;
+  u32 bytes = 0, tile_count = 0;
+
+  DEVICE void read(const Instruction& i, u32 begin) {
+    const Range range = i.ranges[sm_index()];
+    const u32 left = range.stop - range.start - begin, lane = thread_index() & 31;
+    count = left < 32 ? left : 32;
+    rest = left - count;
+    if (lane >= count) return;
+    const Portion p(fresh_words4(i.portions + range.start + begin + lane));
+    tiles = i.strip[p.strip].tiles[p.matrix] + (u64)p.offset * 16;
+    bytes = tile_bytes(p.type);
+    tile_count = p.count;
+  }
+};
+
 ROLE void produce(const Launch& l) {
   Turn<STAGES> turn;
   const u64 policy = stream_policy();
-  for (u32 index = 0; index < l.count; ++index) {
-    const Instruction& i = l.instructions[index];
-    if (!streams(i)) continue;
-    Portions portions(&i, i.ranges[sm_index()]);
-    Portion p;
-    while (portions.next(p)) {
-      const Strip& s = i.strip[p.strip];
-      const Matrix& m = s.matrix[p.matrix];
-      const u32 tile_bytes = (u32)m.tile_bytes, most = STAGE_BYTES / tile_bytes;
-      const u8* from = m.tiles + ((u64)p.group * Portions::group_tiles(s, p.matrix) + p.first) * tile_bytes;
-      for (u32 left = p.count; left;) {
+  Ahead next;
+  u32 index = 0, begin = 0;  // of what is read next
+  const auto read = [&] {
+    if (next.rest) begin += 32;
+    else {
+      begin = 0;
+      do ++index;
+      while (index < l.count && !streams(l.instructions[index]));
+    }
+    next = Ahead();
+    if (index < l.count) next.read(l.instructions[index], begin);
+  };
+  index = ~0u;
+  read();
+  while (index < l.count) {
+    const Ahead now = next;
+    read();
+    for (u32 n = 0; n < now.count; ++n) {
+      const u32 tile_bytes = shuffle(now.bytes, n), most = STAGE_BYTES / tile_bytes;
+      const u8* from = (const u8*)shuffle((u64)now.tiles, n);
+      for (u32 left = shuffle(now.tile_count, n); left;) {
         const u32 tiles = left < most ? left : most, bytes = tiles * tile_bytes;
         barrier_wait(Barriers::stage_empty(turn.slot), turn.parity ^ 1, l, AT_STAGE_EMPTY);
         load_begin(Barriers::stage_full(turn.slot), bytes);
@@ -33,22 +62,23 @@ constexpr u32 PREFETCH_BYTES = 65536;  // of keys and of values for one item
 
 // The windows of its input that an SM's tiles need, in their order.
 struct WindowWalk {
+  const Instruction& i;
   Windowing w;
-  Portions portions;
+  u32 index, portions, n = 0;
   u32 window = ~0u, last = 0;
 
-  DEVICE WindowWalk(const Instruction& i, u32 rows) : w(i, rows), portions(&i, my_range(i)) {}
+  DEVICE WindowWalk(const Instruction& i, u32 index, u32 rows)
+      : i(i), w(i, rows), index(index), portions(portion_count(i)) {}
   DEVICE bool next() {
     if (window != ~0u && w.size == w.blocks) return false;  // it is the whole input
     if (window != ~0u && window < last) {
       ++window;
       return true;
     }
-    Portion p;
-    while (portions.next(p)) {
-      const Strip& s = portions.i->strip[p.strip];
-      const u32 first = w.of_tile(s, p.matrix, p.first);
-      last = w.of_tile(s, p.matrix, p.first + p.count - 1);
+    while (n < portions) {
+      const Portion p = portion(i, index, n++);
+      const u32 first = w.of_tile(p, p.first);
+      last = w.of_tile(p, p.last_tile());
       if (first == window && first == last) continue;
       window = first == window ? first + 1 : first;
       return true;
@@ -82,7 +112,7 @@ struct Loader {
 
   // Everything that doesn't need the other SMs is done before they are waited for.
   DEVICE void load_input(const Instruction& i, const Launch& l, u32 index, u32 rows) {
-    WindowWalk walk(i, rows);
+    WindowWalk walk(i, index, rows);
     bool more = walk.next();
     if (more) announce(walk, l);
     wait_for_others(l, index);
@@ -116,26 +146,24 @@ struct Loader {
 // What the SMs behind this one have of its last group, added up in their order: they have had it for long when it is asked
 // for, so it is brought while the tiles are multiplied.
 DEVICE void collect(const Instruction& i, const Launch& l, u32 index, u32 rows) {
-  const SharedGroup group(i, my_range(i));
-  if (!group.there) return;
+  if (portion_count(i) == 0) return;
+  const u32 sharers = portion(i, index, portion_count(i) - 1).sharers;
+  if (sharers == 0) return;
   float sums[2][COLUMNS];
 #pragma unroll
   for (u32 half = 0; half < 2; ++half)
 #pragma unroll
     for (u32 c = 0; c < COLUMNS; ++c) sums[half][c] = 0;
-  for (u32 sm = sm_index() + 1; sm < sm_count(); ++sm) {
+  for (u32 sm = sm_index() + 1; sm <= sm_index() + sharers; ++sm) {
     const Range range = i.ranges[sm];
-    if (range.start >= group.end) break;
     if (range.start == range.stop) continue;
     if ((thread_index() & 31) == 0) wait_for_count(l.handed + sm * 32, (u32)l.epoch + index + 1, l, AT_HANDED);
     sync_warp();
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      if (group.two && (half ? range.stop <= group.border : range.start >= group.border)) continue;
+    for (u32 half = 0; half < 2; ++half)
 #pragma unroll
       for (u32 c = 0; c < COLUMNS; ++c)
         if (c < rows) sums[half][c] += load_fresh(sums_of(l, sm, half, c));
-    }
   }
   float* to = shared<float>(COLLECTED_OFFSET) + (thread_index() & 31);
 #pragma unroll
@@ -181,8 +209,12 @@ DEVICE void copy_instruction(const Launch& l, u32 index, u32 length, u32 fold) {
   Here& to = here(index);
   for (u32 word = thread_index() & 31; word < sizeof(Instruction) / 8; word += 32)
     ((u64*)&to.instruction)[word] = ((const u64*)&from)[word];
-  if ((thread_index() & 31) == 0) {
-    to.range = from.ranges[sm_index()];
+  const u32 lane = thread_index() & 31;
+  const Range range = from.ranges[sm_index()];
+  if (streams(from) && lane < range.stop - range.start)
+    ((Words4*)to.portions)[lane] = fresh_words4(from.portions + range.start + lane);
+  if (lane == 0) {
+    to.range = range;
     to.length = length;
     to.fold = fold;
   }

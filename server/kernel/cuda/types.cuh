@@ -36,19 +36,10 @@ struct Int8Rows {
   u32* sums;
 };
 
-struct Matrix {
-  const u8* tiles;  // [group][column tile][row tile], each tile_bytes
-  u64 type;
-  u64 tile_bytes;
-  u64 column_tiles;  // of a row
-  u64 tile_blocks;   // blocks of 32 columns in a tile: 8, 4 or 2
-};
-
+// Matrices of the same shape whose groups of rows alternate: one, or gate and up.
 struct Strip {
-  Matrix matrix[2];  // gate and up, or one
+  const u8* tiles[2];  // of each matrix: [group][column tile][row tile]
   u64 matrices;
-  u64 row_tiles;  // of a matrix in a group: 1, 2 or 4
-  u64 groups;
   u64 rows;       // outputs of each matrix; the last group may have fewer than it has room for
   float* target;  // PROJECT: outputs go to target[row * stride + column + output]
   u64 stride;
@@ -56,7 +47,10 @@ struct Strip {
   u64 ring;       // PROJECT: the row is the slot of the position
 };
 
-// The tiles or items of one SM.
+// Consecutive tiles of one matrix in one group, in 16 bytes; see Portion in portions.cuh and server/kernel/portions.py.
+struct alignas(16) PackedPortion { u32 words[4]; };
+
+// The items of one SM; of weight phases its portions.
 struct Range {
   u32 start, stop;
 };
@@ -67,7 +61,7 @@ struct Instruction {
   u64 rows_limit;
   const Range* ranges;  // [SMs]
   // Weight phases.
-  u64 strips;
+  const PackedPortion* portions;
   Strip strip[4];
   u64 blocks;           // of 32 columns in the input
   Int8Rows input;
