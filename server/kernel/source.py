@@ -96,10 +96,10 @@ def shape(model: KernelModel, arch: int, row_tiles: int) -> Shape:
     )
 
 
-AREAS = {1: ((53248, 4), (36864, 4)), 2: ((102400, 4), (69632, 4), (36864, 4), (28672, 2))}
+AREAS = {1: ((61440, 4), (36864, 4)), 2: ((102400, 4), (69632, 4), (36864, 4), (28672, 2))}
 """By row tiles: bytes of the area for activations and stages that must find room beside it, the best first."""
 MOST_STAGES = 16
-LEAST_STAGE, MOST_STAGE = 4352, 28672
+LEAST_STAGE, MOST_STAGE = 4352, 28416
 """The largest tile; twelve Q4_K tiles, one for each math warp."""
 
 

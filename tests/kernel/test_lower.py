@@ -10,8 +10,10 @@ from small_models import SIZES, MakeSmall, prompt_of
 from server.kernel.arithmetic import Arithmetic
 from server.kernel.buffers import MAX_ROWS
 from server.kernel.device import PLACES, DeviceBuffers, DeviceModel
-from server.kernel.lower import Control, lower
+from server.kernel.instructions import WeightPhase
+from server.kernel.lower import PORTION_BYTES, Control, lower
 from server.kernel.plan import build_plan
+from server.kernel.portions import packed_portions
 from server.kernel.sequence import hand_back, roll_back, settle, take_over
 from server.kernel.structs import ROWS, STRUCTS, TYPES, InstructionStruct, Kind
 
@@ -51,7 +53,13 @@ def test_every_instruction_gets_its_addresses_and_its_share(make_small: MakeSmal
         ]
         for index, (struct, instruction) in enumerate(zip(found, plan.instructions, strict=True)):
             assert struct.ranges == tables.ranges[index].data_ptr()
-            assert tables.ranges[index].tolist() == [[share.start, share.stop] for share in instruction.ranges]
+            if isinstance(instruction, WeightPhase):
+                words, shares = packed_portions(instruction.strips, instruction.ranges)
+                first = (struct.portions - tables.portions.data_ptr()) // PORTION_BYTES
+                assert torch.equal(tables.portions[first : first + len(words)].long() & 0xFFFFFFFF, words)
+            else:
+                shares = instruction.ranges
+            assert tables.ranges[index].tolist() == [[share.start, share.stop] for share in shares]
             assert struct.rows_limit == instruction.rows.limit
         head = next(i for i in found if i.kind == Kind.HEAD and i.logits)
         assert head.hidden == at["hidden"].data_ptr()

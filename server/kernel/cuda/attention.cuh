@@ -3,8 +3,8 @@
 //
 // Warps 0..3 score: each has 16 of the 64 positions of a tile, all dims of them in registers, against all queries. Warps
 // 4..11 sum values: each has 32 dims for all positions. So a tile is scored while the one before it is summed, and the
-// next tile's keys and values are under way. Queries and weights are two halves each (high and what it left), so products
-// with the halves of the cache are as good as float32's.
+// next tile's keys and values are under way. Queries and weights are rounded to half precision, as keys and values are;
+// sums are float32.
 //
 // Tensor cores want pairs of k in fixed places; which dim (of keys) or column (of values) stands where is ours to choose,
 // so that every lane loads whole 16 or 8 bytes straight from the cache:
@@ -89,14 +89,11 @@ struct Attention {
         for (u32 half = 0; half < 2; ++half)
 #pragma unroll
           for (u32 q = 0; q < m; ++q) {
+            const Words4 a = shared_words4(AREA_OFFSET + ((q * 2 * SEGMENTS + 2 * segment + half) * 32 + lane) * 16);
 #pragma unroll
-            for (u32 part = 0; part < 2; ++part) {
-              const Words4 a = shared_words4(AREA_OFFSET + (((q * 2 * SEGMENTS + 2 * segment + half) * 2 + part) * 32 + lane) * 16);
-#pragma unroll
-              for (u32 n = 0; n < 2; ++n) {
-                const u32* b = keys[segment % STAGED_SEGMENTS][n] + half * 2;
-                mma_half(score[q][n], a.x, a.y, a.z, a.w, b[0], b[1]);
-              }
+            for (u32 n = 0; n < 2; ++n) {
+              const u32* b = keys[segment % STAGED_SEGMENTS][n] + half * 2;
+              mma_half(score[q][n], a.x, a.y, a.z, a.w, b[0], b[1]);
             }
           }
         const u32 ahead = segment + STAGED_SEGMENTS;
@@ -152,15 +149,9 @@ struct Attention {
         }
 #pragma unroll
       for (u32 q = 0; q < m; ++q) {
-        u32 high[4], low[4];
-#pragma unroll
-        for (u32 word = 0; word < 4; ++word) {
-          const float a = score[q][word / 2][word % 2 * 2], b = score[q][word / 2][word % 2 * 2 + 1];
-          high[word] = float_to_half2(a, b);
-          low[word] = float_to_half2(a - half_to_float((u16)high[word]), b - half_to_float((u16)(high[word] >> 16)));
-        }
-        store_quad(area.weights[tile % 2][warp][q][0][lane], high[0], high[1], high[2], high[3]);
-        store_quad(area.weights[tile % 2][warp][q][1][lane], low[0], low[1], low[2], low[3]);
+        const auto& s = score[q];
+        store_quad(area.weights[tile % 2][warp][q][lane], float_to_half2(s[0][0], s[0][1]), float_to_half2(s[0][2], s[0][3]),
+                   float_to_half2(s[1][0], s[1][1]), float_to_half2(s[1][2], s[1][3]));
       }
       sync_threads(4, WORKERS);
     }
@@ -224,16 +215,13 @@ struct Attention {
       for (u32 step = 0; step < TILE / 16; ++step) {
 #pragma unroll
         for (u32 q = 0; q < m; ++q) {
+          const WordQuad a = load_quad(area.weights[tile % 2][step][q][lane]);
 #pragma unroll
-          for (u32 part = 0; part < 2; ++part) {
-            const WordQuad a = load_quad(area.weights[tile % 2][step][q][part][lane]);
-#pragma unroll
-            for (u32 j = 0; j < 4; ++j) {
-              const u32 pair = j % 2 == 0 ? 0x5410 : 0x7632;
-              const u32(&v)[4][2] = values[step % STAGED_STEPS];
-              mma_half(out[q][j], a.v[0], a.v[1], a.v[2], a.v[3], permute(v[0][j / 2], v[1][j / 2], pair),
-                       permute(v[2][j / 2], v[3][j / 2], pair));
-            }
+          for (u32 j = 0; j < 4; ++j) {
+            const u32 pair = j % 2 == 0 ? 0x5410 : 0x7632;
+            const u32(&v)[4][2] = values[step % STAGED_STEPS];
+            mma_half(out[q][j], a.v[0], a.v[1], a.v[2], a.v[3], permute(v[0][j / 2], v[1][j / 2], pair),
+                     permute(v[2][j / 2], v[3][j / 2], pair));
           }
         }
         const u32 ahead = step + STAGED_STEPS;

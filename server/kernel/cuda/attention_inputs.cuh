@@ -43,10 +43,10 @@ struct Pass {
 
 // Shared memory with room for 16 m queries.
 template <u32 m> struct AttentionArea {
-  // As the operand A of a product: [16 queries][segment and step][high, low][lane][4 words].
-  alignas(16) u32 queries[m][2 * SEGMENTS][2][32][4];
+  // As the operand A of a product: [16 queries][segment and step][lane][4 words].
+  alignas(16) u32 queries[m][2 * SEGMENTS][32][4];
   union {
-    alignas(16) u32 weights[2][SCORING_WARPS][m][2][32][4];  // of two tiles; the same of 16 positions
+    alignas(16) u32 weights[2][SCORING_WARPS][m][32][4];  // of two tiles; the same of 16 positions
     struct {
       float cosine[MAX_ROWS][ROPE_HALF], sine[MAX_ROWS][ROPE_HALF];
       float vector[SCORING_WARPS + SUMMING_WARPS][ROPE_DIMS];
@@ -173,19 +173,15 @@ struct Preparation {
       }
   }
 
-  // Query n of the pass into its place as an operand: high half, and the half of what that left.
+  // Query n of the pass into its place as an operand.
   DEVICE void keep_query(const Vector& x, u32 n) const {
     const u32 upper = n / 8 % 2, g = n % 8;
 #pragma unroll
     for (u32 e = 0; e < (HEAD_DIM + 63) / 64; ++e) {
       const u32 d = dim(e);
       if (d >= HEAD_DIM) continue;
-      const float a = x.v[e][0] * SCORE_SCALE, b = x.v[e][1] * SCORE_SCALE;
-      const u32 high = float_to_half2(a, b);
-      const u32 low = float_to_half2(a - half_to_float((u16)high), b - half_to_float((u16)(high >> 16)));
       const u32 step = d / 32 * 2 + d / 4 % 2, lane = 4 * g + d / 8 % 4, word = d / 2 % 2 * 2 + upper;
-      area.queries[n / 16][step][0][lane][word] = high;
-      area.queries[n / 16][step][1][lane][word] = low;
+      area.queries[n / 16][step][lane][word] = float_to_half2(x.v[e][0] * SCORE_SCALE, x.v[e][1] * SCORE_SCALE);
     }
   }
 
