@@ -11,7 +11,7 @@ BELOW = {
     "prompts": (),
     "server/gguf": (),
     "server/model": ("server.gguf",),
-    "server/speculation": ("server.request", "server.model"),
+    "server/speculation": ("server.request", "server.model", "server.kernel"),
     "server/cache": ("server.model",),
     "server/engine.py": (
         "server.request",

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from bench.figures import Figure, Section, Target
-from bench.kernel.executor import FileOnDevice, fits
+from bench.kernel.executor import fits
 from bench.kernel.launches import Kernel
 from bench.kernel.parity import begin
+from server.gguf.on_device import FileOnDevice
 from server.gguf.reader import ModelFile
 from server.kernel.arithmetic import Arithmetic
 from server.kernel.buffers import MAX_ROWS

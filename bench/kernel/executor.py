@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bench.figures import Figure, Section
-from server.gguf.codecs import dequantise
-from server.gguf.header import Header
+from server.gguf.on_device import FileOnDevice
 from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
 from server.model.state import SequenceState
@@ -20,20 +19,6 @@ DTYPE = torch.bfloat16
 WARM_UPS = 3
 SPARE = 6 << 30
 """Bytes that loading and decoding need beside the weights, at most."""
-
-
-class FileOnDevice(ModelFile):
-    """A model file whose tensors are dequantised on a device: on a GPU much faster than on the host."""
-
-    def __init__(self, file: ModelFile, device: torch.device) -> None:
-        super().__init__(file.path, Header(file.metadata, file.tensors), file._data)
-        self.device = device
-
-    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
-        info = self.info(name)
-        if shape is not None and tuple(shape) != info.shape:
-            return super().tensor(name, shape)  # which says what is wrong
-        return dequantise(self.raw(name).to(self.device), info.type).view(info.shape)
 
 
 def fits(file: ModelFile, half: bool, device: torch.device, beside: int = 0) -> tuple[bool, str]:

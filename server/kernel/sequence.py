@@ -130,6 +130,24 @@ def _give_cache(at: Buffers, i: int, cache: KeyValueCache, known: int, length: i
         cache.write(known, keys.to(cache.keys), values.to(cache.values))
 
 
+def set_aside(at: Buffers) -> Buffers:
+    """A copy of all that the next launch needs of the sequence, so that another one can have the buffers meanwhile."""
+    length = count(at, "length")
+    kept = {name: x for name, x in at.items() if name.startswith("blk.") or name in ("counts", "accepted", "hidden")}
+    return {name: _used(name, x, length).clone() for name, x in kept.items()}
+
+
+def bring_back(at: Buffers, kept: Buffers) -> None:
+    """Go on with a sequence that was `set_aside`, as if nothing had been in between."""
+    for name, x in kept.items():
+        _used(name, at[name], x.shape[1] if x.dim() > 1 else 0).copy_(x)
+
+
+def _used(name: str, x: Tensor, length: int) -> Tensor:
+    """Of keys and values only the first `length` positions count."""
+    return x[:, :length] if name.endswith((".k", ".v")) else x
+
+
 def roll_back(at: Buffers, keep: int) -> None:
     """Keep only the first `keep` ≥ 1 rows of the last launch: an answer ended there.
 

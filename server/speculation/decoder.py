@@ -79,7 +79,7 @@ class Decoder:
         if self._drafter is not None:
             self._drafter.settle(rows[:kept], before, hidden[:kept])
         self._last = tokens[-1]
-        accepted = _common(tokens, draft.tokens)
+        accepted = common(tokens, draft.tokens)
         self._controller.observe(draft.confidences, accepted, self._clock() - began)
         return Cycle(tokens, len(draft.tokens), accepted)
 
@@ -94,7 +94,7 @@ class Decoder:
         return self._drafter.propose(self._last, limit, self._controller.another)
 
 
-def _common(tokens: Sequence[int], drafts: Sequence[int]) -> int:
+def common(tokens: Sequence[int], drafts: Sequence[int]) -> int:
     """How many drafts came true."""
     count = 0
     while count < min(len(tokens), len(drafts)) and tokens[count] == drafts[count]:
