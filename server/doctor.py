@@ -108,8 +108,7 @@ def _model(asked: str | None) -> Iterator[Finding]:
         yield "", "too large to look for damage here; the engine does when it loads it", True
     if file.metadata.get("draftline.synthetic") is True:
         yield "", "synthetic: its weights are random, so its answers mean nothing", True
-    yield _memory(file)
-    yield "executor", _executor(), True
+    yield from _executor(file)
 
 
 def _memory(file: ModelFile) -> Finding:
@@ -120,11 +119,13 @@ def _memory(file: ModelFile) -> Finding:
     return "memory", f"{available_memory() / 1e9:.1f} GB available, enough for this model", True
 
 
-def _executor() -> str:
-    import torch
+def _executor(file: ModelFile) -> Iterator[Finding]:
+    from server.executor import choose
 
-    why = "this version has no executor for the GPU yet" if torch.cuda.is_available() else "there is no CUDA device"
-    return f"torch on the CPU: {why}"
+    choice = choose(file)
+    if choice.kernel is None:
+        yield _memory(file)
+    yield "executor", choice.text, True
 
 
 def _engine() -> Iterator[Finding]:
@@ -151,6 +152,8 @@ def _engine() -> Iterator[Finding]:
     facts = f"process {health.pid}, version {health.version}, up {health.uptime_s:.0f} s, {at_work} at work"
     yield "engine", f"{health.status}: {facts}", True
     yield "", f"model {health.model}, {health.prefill_tokens_per_second:.0f} tokens/s prefill", True
+    if health.executor:
+        yield "", health.executor, True
     yield "", f"{places.socket} and {_url(places)}", True
 
 

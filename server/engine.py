@@ -17,7 +17,9 @@ from pathlib import Path
 import torch
 
 from server.cache.prefix import PrefixCache
+from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, load_on_gpu, warm_up_gpu
 from server.gguf.reader import ModelFile
+from server.kernel.errors import KernelFault
 from server.model.hybrid import HybridModel
 from server.model.linear import can_halve
 from server.model.tokenizer import Tokenizer
@@ -26,6 +28,7 @@ from server.serving.answer import Answer, PrefillRate
 from server.serving.generation import Generation
 from server.serving.scheduler import Job, Scheduler
 from server.speculation.depth import DepthController
+from server.speculation.launches import Launches
 from server.speculation.sampling import check_sampling
 from server.threads.chooser import physical_cores
 from server.threads.free_cpus import FreeCpus
@@ -35,9 +38,10 @@ CACHE_BYTES = 320 * 2**20
 """For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""
 CACHE_SEQUENCES = 4
 """A model with large states gets a cache for so many of them at least."""
-DRAFT_ROWS = 32768
-"""Rows of the draft head: the first ids are the frequent ones. With the embedded model (16,384 ids) all of them
-give 2.57 tokens a cycle at three drafts and 8,192 give 2.41; half of the head saves 0.2 ms a draft."""
+AGAIN = (
+    "ask again, and a new one starts; if it happens again, report it with the engine's log, and start the engine with "
+    "CUDA_VISIBLE_DEVICES= to run on the CPU"
+)
 
 log = logging.getLogger("draftline.engine")
 
@@ -67,23 +71,32 @@ class Engine:
     model: HybridModel
     tokenizer: Tokenizer
     context_length: int
+    executor: str
+    """What computes, and why, in one line."""
 
     def __init__(
         self,
         model_file: Path,
         *,
+        choice: Choice | None = None,
         cache_bytes: int | None = None,
         threads: int | None = None,
         dtype: torch.dtype = torch.float32,
         free_cpus: Callable[[], int] | None = None,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Load the model. Raises ModelFileError.
+        """Load the model. Raises ModelFileError; KernelFault when the GPU fails at once.
+
+        choice: of `executor.choose`; torch on the CPU unless said otherwise, which threads, dtype and free_cpus are
+        for. on_failure: called on the worker's thread when it has failed for good and takes no more requests.
 
         cache_bytes: what kept sequences may take, 0 for none. threads: of the arithmetic at most; one for each
         physical core unless said otherwise. free_cpus: processors that others leave at the moment; a FreeCpus that
         has watched for a while knows more than a new one.
         """
         self._file = model_file
+        self._choice = choice or Choice(None, "torch on the CPU")
+        self._on_failure = on_failure
         self._cache_bytes = cache_bytes
         self._threads = threads or physical_cores()
         self._dtype = dtype
@@ -91,7 +104,8 @@ class Engine:
         self._scheduler = Scheduler()
         self._controller = DepthController()
         self._rate: PrefillRate
-        self._measured: Measured
+        self._measured: Measured | None = None
+        self._launches: Launches | None = None
         self._cache: PrefixCache
         self._loaded = threading.Event()
         self._failure: BaseException | None = None
@@ -145,10 +159,28 @@ class Engine:
         self._scheduler.close()
         for job in self._scheduler.left():
             self._finish(job, "cancelled" if reason == "cancelled" else "error", detail)
+        if reason == "error":
+            self._on_failure()
 
     def _load(self) -> None:
         file = ModelFile.open(self._file)
         self.tokenizer = Tokenizer.from_file(file)
+        self.executor = self._choice.text
+        log.info("executor: %s", self.executor)
+        if self._choice.kernel is None:
+            self._load_on_cpu(file)
+        else:
+            self._load_on_gpu(file, self._choice)
+
+    def _load_on_gpu(self, file: ModelFile, choice: Choice) -> None:
+        self._launches = load_on_gpu(file, choice, self.tokenizer.end_tokens)
+        self.model = self._launches.model
+        self.context_length = self.model.config.context_length
+        self._rate = PrefillRate(warm_up_gpu(self._launches))
+        budget = gpu_cache_bytes(self.model) if self._cache_bytes is None else self._cache_bytes
+        self._cache = PrefixCache(self.model.new_state, budget)
+
+    def _load_on_cpu(self, file: ModelFile) -> None:
         self.model = HybridModel.load(
             file,
             dtype=self._dtype,
@@ -177,13 +209,31 @@ class Engine:
             job.answer.close(stopped=reason == "stop", show=reason != "cancelled")
         except Exception as error:
             log.exception("a request failed")
-            reason, detail = "error", f"the engine failed on this request and goes on ({_line(error)})"
             if job.answer is not None:
                 job.answer.discard()
+            if self._is_broken(error):
+                self._finish(job, "error", f"the GPU failed, and the engine ends; {AGAIN} ({_line(error)})")
+                raise
+            reason, detail = "error", f"the engine failed on this request and goes on ({_line(error)})"
         self._finish(job, reason, detail)
-        if not self._measured.complete and self._free_cpus() >= self._threads and self._scheduler.load == (0, 0):
+        if (
+            self._measured is not None
+            and not self._measured.complete
+            and self._free_cpus() >= self._threads
+            and self._scheduler.load == (0, 0)
+        ):
             # The machine was busy when the engine started, and isn't any more.
             self._measured = warm_up(self.model, self._threads, self._free_cpus)
+
+    def _is_broken(self, error: Exception) -> bool:
+        """Whether nothing can be computed any more: a GPU's context doesn't survive a fault."""
+        if isinstance(error, KernelFault):
+            return True
+        try:
+            self.model.wait()
+        except RuntimeError:
+            return True
+        return False
 
     def _finish(self, job: Job, reason: FinishReason, detail: str) -> None:
         answer = job.answer or self._answer(job)
@@ -199,7 +249,8 @@ class Engine:
             context_length=self.context_length,
             controller=self._controller,
             prefill_rate=self._rate,
-            choosers=(self._measured.prefill, self._measured.decode),
+            choosers=(self._measured.prefill, self._measured.decode) if self._measured is not None else None,
+            launches=self._launches,
             submitted=job.submitted,
             show=job.generation.put,
         )

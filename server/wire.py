@@ -90,7 +90,7 @@ class Health:
     status: ``loading``, ``ready`` or ``stopping`` (finishes what runs, takes nothing new). model: the resolved path
     of the model file; model_id: its name in the API; model_stamp: size and modification time of the file that was
     loaded. context_length: tokens. prefill_tokens_per_second: measured, 0 before the first measurement. active:
-    requests running or waiting.
+    requests running or waiting. executor: what computes and why, one line; empty while the engine loads.
     """
 
     status: Literal["loading", "ready", "stopping"]
@@ -103,6 +103,7 @@ class Health:
     context_length: int = 0
     prefill_tokens_per_second: float = 0.0
     uptime_s: float = 0.0
+    executor: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

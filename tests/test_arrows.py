@@ -13,9 +13,13 @@ BELOW = {
     "server/model": ("server.gguf",),
     "server/speculation": ("server.request", "server.model", "server.kernel"),
     "server/cache": ("server.model",),
+    "server/kernel": ("server.gguf", "server.model", "server.models_known", "server.synth"),
+    "server/executor.py": ("server.gguf", "server.model", "server.kernel", "server.speculation"),
     "server/engine.py": (
+        "server.executor",
         "server.request",
         "server.gguf",
+        "server.kernel",
         "server.model",
         "server.speculation",
         "server.cache",

@@ -95,4 +95,5 @@ class EngineHost:
             context_length=engine.context_length if engine else 0,
             prefill_tokens_per_second=engine.prefill_rate if engine else 0.0,
             uptime_s=time.monotonic() - self._started,
+            executor=engine.executor if engine else "",
         )

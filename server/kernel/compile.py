@@ -14,6 +14,7 @@ import re
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_cache_path
 
@@ -79,6 +80,12 @@ def cache_folder() -> Path:
     return root / "kernels"
 
 
+def require_compiler() -> None:
+    """Raises KernelCompileError where kernels can't be compiled, with what to install."""
+    _nvrtc_version()
+    _program()
+
+
 def _nvrtc_version() -> tuple[int, int]:
     try:
         from cuda.bindings import nvrtc
@@ -91,14 +98,20 @@ def _nvrtc_version() -> tuple[int, int]:
     return major, minor
 
 
-def _compile(source: str, arch: int) -> CompiledKernel:
+def _program() -> tuple[Any, Any]:
+    """cuda-core's Program and ProgramOptions."""
     try:
         from cuda.core import Program, ProgramOptions
     except Exception as error:
         raise KernelCompileError(f"cuda-core can't be imported ({_line(error)}): {INSTALL}") from error
+    return Program, ProgramOptions
+
+
+def _compile(source: str, arch: int) -> CompiledKernel:
+    new_program, new_options = _program()
     log = io.StringIO()
     try:
-        program = Program(source, "c++", ProgramOptions(name="cycle.cu", arch=f"sm_{arch}", **OPTIONS))
+        program = new_program(source, "c++", new_options(name="cycle.cu", arch=f"sm_{arch}", **OPTIONS))
         cubin = bytes(program.compile("cubin", logs=log).code)
     except Exception as error:
         raise KernelCompileError(

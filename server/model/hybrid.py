@@ -20,6 +20,11 @@ PREFILL_BLOCK = 512
 """Tokens computed together in prefill, at most; a multiple of CHUNK."""
 
 
+def draft_ids(vocab: int, rows: int, also: Iterable[int] = ()) -> list[int]:
+    """The ids, ascending, that a draft head knows: the first `rows`, and what the vocabulary has of `also`."""
+    return sorted({*range(min(rows, vocab)), *(i for i in also if i < vocab)})
+
+
 class HybridModel:
     """A model in memory. It holds no sequence: states are passed in and advanced.
 
@@ -64,12 +69,17 @@ class HybridModel:
         if half_weights and not can_halve(device, dtype):
             raise ValueError(f"float16 weights under {dtype} on {device} are not supported here")
         config = ModelConfig.from_file(file)
-        draft_ids: list[int] | None = None
-        if draft_rows is not None:
-            ids = {*range(min(draft_rows, config.vocab)), *(i for i in draft_also if i < config.vocab)}
-            draft_ids = sorted(ids)
-        weights = WeightReader(file, config, device, dtype, half_weights).read(draft_ids)
+        ids = None if draft_rows is None else draft_ids(config.vocab, draft_rows, draft_also)
+        weights = WeightReader(file, config, device, dtype, half_weights).read(ids)
         return cls(config, weights, device, dtype)
+
+    def wait(self) -> None:
+        """Until the device has computed all that it was asked for; on a CPU it always has.
+
+        Raises RuntimeError when a GPU failed; it can't be used any more in this process then.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def new_state(self) -> SequenceState:
         return SequenceState(self.config, self.device, self.dtype)

@@ -12,7 +12,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,11 +138,15 @@ def _start_log(places: Places) -> None:
     faulthandler.enable(file=places.log.open("a"))
 
 
-def load_engine(model: Path) -> Engine:
-    """Open, check and load a model file; everything that imports torch happens in here."""
+def load_engine(model: Path, on_failure: Callable[[], None]) -> Engine:
+    """Open, check and load a model file; everything that imports torch happens in here.
+
+    on_failure: as `Engine` has it. Raises ServeError.
+    """
     free_cpus = FreeCpus()  # watches while torch is imported
     from server.gguf.errors import ModelFileError
     from server.gguf.reader import ModelFile
+    from server.kernel.errors import KernelFault
     from server.model.config import ModelConfig
     from server.process.memory import TooLittleMemory, check_memory
 
@@ -149,10 +154,18 @@ def load_engine(model: Path) -> Engine:
         file = ModelFile.open(model)
         # First of all: a file of another architecture lacks other things too, which are not what is wrong with it.
         ModelConfig.from_file(file)
-        check_memory(file)
         from server.engine import Engine
+        from server.executor import choose
 
-        return Engine(model, free_cpus=free_cpus)
+        choice = choose(file, make=True)
+        if choice.kernel is None:
+            check_memory(file)
+        return Engine(model, choice=choice, free_cpus=free_cpus, on_failure=on_failure)
+    except KernelFault as error:
+        raise ServeError(
+            f"{model} can't be run on the GPU: {error}; please report it, and start the engine with "
+            "CUDA_VISIBLE_DEVICES= to run it on the CPU"
+        ) from error
     except (ModelFileError, TooLittleMemory) as error:
         raise ServeError(str(error)) from error
     except MemoryError as error:
@@ -223,7 +236,7 @@ class EngineProcess:
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            engine = load_engine(self._model)
+            engine = load_engine(self._model, partial(self._engine_failed, loop))
         except ServeError as error:
             failure = str(error)
         except Exception as error:
@@ -242,6 +255,13 @@ class EngineProcess:
         # Where standard output can't be written, the command says so as it ends; its clients find the engine anyway.
         with contextlib.suppress(OSError):
             print(line, flush=True)
+
+    def _engine_failed(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Nothing can be computed any more, and a client that comes now shall start a new engine: those that are here
+        get their errors, then the process ends."""
+        log.error("the engine failed and ends")
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(partial(self._host.stop, when_idle=True))
 
     def _failed(self, failure: str) -> None:
         self.failure = failure

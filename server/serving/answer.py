@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
+from server.cache.prefix import MIXED, CachedSequence, PrefixCache, prefill_step
 from server.request import Counters, FinishReason, GenerationRequest, TextEvent
 from server.serving.answer_text import AnswerText
 from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
 from server.speculation.drafter import MtpDrafter
+from server.speculation.launches import LaunchDecoder, Launches
 from server.speculation.sampling import Sampler
 from server.threads.chooser import ThreadChooser
 
@@ -66,11 +67,14 @@ class Answer:
         context_length: int,
         controller: DepthController,
         prefill_rate: PrefillRate,
-        choosers: tuple[ThreadChooser, ThreadChooser],
+        choosers: tuple[ThreadChooser, ThreadChooser] | None = None,
+        launches: Launches | None = None,
         submitted: float,
         show: Callable[[TextEvent], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """choosers: of threads for prefill and decoding, where a CPU computes. launches: of the decode kernel, where
+        there is one; else the model decodes."""
         self._model = model
         self._cache = cache
         self._request = request
@@ -79,12 +83,14 @@ class Answer:
         self._text = AnswerText(tokenizer, request.stop)
         self._room = min(request.max_tokens, context_length - len(request.ids))
         self._rate = prefill_rate
-        self._prefill_threads, self._decode_threads = choosers
+        self._prefill_threads = choosers[0] if choosers else None
+        self._decode_threads = choosers[1] if choosers else None
+        self._launches = launches
         self._submitted = submitted
         self._show = show
         self._clock = clock
         self._sequence: CachedSequence | None = None
-        self._decoder: Decoder | None = None
+        self._decoder: Decoder | LaunchDecoder | None = None
         self._shared = self._reused = self._prefilled = self._generated = 0
         self._drafted = self._accepted = self._cycles = self._decoded = 0
         self._prefill_seconds = self._decode_seconds = 0.0
@@ -112,12 +118,14 @@ class Answer:
         if self._decoder is not None:
             self._decoder.finish()
         if self._sequence is not None:
+            if self._launches is not None and self._cycles:
+                self._sequence.chunked = MIXED  # the kernel's steps are other arithmetic than the model's
             self._cache.give_back(self._sequence)
             self._sequence = None
 
     def discard(self) -> None:
         """Forget the sequence: after an error nobody knows what its state holds."""
-        self._sequence = None
+        self._sequence = self._decoder = None
 
     def counters(self) -> Counters:
         now = self._clock()
@@ -139,29 +147,36 @@ class Answer:
 
     def _prefill(self, sequence: CachedSequence) -> None:
         left = len(self._request.ids) - len(sequence.state.tokens)
-        self._prefill_threads.begin(measured=left >= TYPICAL)
+        if self._prefill_threads is not None:
+            self._prefill_threads.begin(measured=left >= TYPICAL)
         began = self._clock()
         computed = prefill_step(self._model, sequence, self._request.ids, self._request.checkpoints)
+        self._model.wait()
         seconds = self._clock() - began
         if computed >= TYPICAL:
-            self._prefill_threads.end(seconds / computed)
+            if self._prefill_threads is not None:
+                self._prefill_threads.end(seconds / computed)
             self._rate.add(computed, seconds)
         if computed:
             self._prefilled += computed
             self._prefill_seconds += seconds
 
-    def _start_decoding(self, sequence: CachedSequence) -> Decoder:
+    def _start_decoding(self, sequence: CachedSequence) -> Decoder | LaunchDecoder:
         model, state = self._model, sequence.state
         sampler = Sampler(self._request.sampling, self._request.ids, model.config.vocab)
+        if self._launches is not None:
+            return LaunchDecoder(self._launches, state, sampler, self._end_tokens, self._controller, self._clock)
         drafter = MtpDrafter(model, state) if model.config.mtp else None
         return Decoder(model, state, sampler, self._end_tokens, drafter, self._controller, self._clock)
 
-    def _cycle(self, decoder: Decoder) -> FinishReason | None:
-        self._decode_threads.begin()
+    def _cycle(self, decoder: Decoder | LaunchDecoder) -> FinishReason | None:
+        if self._decode_threads is not None:
+            self._decode_threads.begin()
         began = self._clock()
         cycle = decoder.cycle(self._room - self._generated)
         seconds = self._clock() - began
-        self._decode_threads.end(seconds / (1 + DRAFT_COST * cycle.drafted))
+        if self._decode_threads is not None:
+            self._decode_threads.end(seconds / (1 + DRAFT_COST * cycle.drafted))
         self._decode_seconds += seconds
         self._cycles += 1
         self._drafted += cycle.drafted

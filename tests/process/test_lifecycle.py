@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from engine_process import EMPTY_MODEL, SCRIPTED_COMMAND, EngineHome, engine_home, process_is_gone, wait_until
+from tiny_model import write_tiny_model
 
 from prompts.segments import Segment
 from server import __version__
@@ -664,11 +665,40 @@ def test_model_whose_name_is_no_utf8_is_served(home: EngineHome, monkeypatch: py
         assert http.get("/v1/models").json()["data"][0]["id"] == "l\udce4nder"
 
 
+def test_an_engine_that_failed_for_good_ends_and_the_next_client_starts_another(home: EngineHome) -> None:
+    """Nobody needs to ask the broken one again first; whoever was there gets the error."""
+    failing = CompletionRequest((Segment("text", "break!", "test"),), route="plain", max_tokens=5)
+    _, finished = complete_once(failing)
+    assert (finished.reason, finished.detail) == ("error", "told to break")
+    first = int(home.log().split()[2])
+    wait_until(lambda: process_is_gone(first), 30)
+    assert complete_once(REQUEST)[0] == "abcde"
+    health = home.health()
+    assert health is not None
+    assert health.pid != first
+    assert health.executor == "a script"
+    assert "the engine failed and ends" in home.log()
+
+
+def test_a_gpu_that_fails_at_once_is_told_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from server import engine
+    from server.kernel.errors import KernelFault
+
+    def fail(*_: object, **__: object) -> None:
+        raise KernelFault("the decode kernel broke off: an error")
+
+    monkeypatch.setattr(engine, "Engine", fail)
+    with pytest.raises(
+        ServeError, match=r"can't be run on the GPU: the decode kernel broke off.*CUDA_VISIBLE_DEVICES="
+    ):
+        load_engine(write_tiny_model(tmp_path / "m.gguf"), lambda: None)
+
+
 def test_file_of_another_architecture_is_told_so_whatever_else_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
     write_model_file(path, {"general.architecture": "llama"}, {})
     with pytest.raises(ServeError, match=r"its architecture is 'llama', not 'qwen35'"):
-        load_engine(path)
+        load_engine(path, lambda: None)
 
 
 def test_too_long_a_socket_path_is_one_line(home: EngineHome, tmp_path: Path) -> None:

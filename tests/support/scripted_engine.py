@@ -11,6 +11,7 @@ import re
 import string
 import threading
 import time
+from collections.abc import Callable
 from itertools import cycle, islice
 
 from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, TextEvent
@@ -38,14 +39,17 @@ class ContextOverflow(ValueError):  # noqa: N818
 
 
 class ScriptedEngine:
-    """token_s: seconds a cycle takes. A prompt that contains "fail!" makes the generation fail."""
+    """token_s: seconds a cycle takes. A prompt that contains "fail!" makes the generation fail, and one that
+    contains "break!" the engine with it (``on_failure`` is called)."""
 
     def __init__(self, token_s: float = 0.0, context_length: int = 4096) -> None:
         self.tokenizer = ScriptedTokenizer()
         self.context_length = context_length
         self.prefill_rate = 1000.0
+        self.executor = "a script"
         self.submitted: list[GenerationRequest] = []
         self.finished: list[FinishedEvent] = []
+        self.on_failure: Callable[[], None] = lambda: None
         self._token_s = token_s
         self._queue: queue.Queue[tuple[GenerationRequest, Generation, threading.Event] | None] = queue.Queue()
         self._last: list[int] = []
@@ -71,6 +75,9 @@ class ScriptedEngine:
             finished = self._answer(request, generation, cancelled)
             self.finished.append(finished)
             generation.put(finished)
+            if finished.detail == "told to break":
+                self.on_failure()
+                return
 
     def _answer(self, request: GenerationRequest, generation: Generation, cancelled: threading.Event) -> FinishedEvent:
         began = time.monotonic()
@@ -80,6 +87,8 @@ class ScriptedEngine:
         self._last = request.ids
         text, shown, count = "", 0, 0
         prompt = "".join(chr(i) for i in request.ids if i < 0x110000)
+        if "break!" in prompt:
+            return FinishedEvent("error", Counters(), "told to break")
         if "fail!" in prompt:
             return FinishedEvent("error", Counters(), "told to fail")
         told = re.search("«(.*)»", prompt, re.DOTALL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
@@ -30,11 +31,13 @@ class SlowToEnd(scripted_engine.ScriptedEngine):
         super().close()
 
 
-def load(model: Path) -> SlowToEnd:
+def load(model: Path, on_failure: Callable[[], None]) -> SlowToEnd:
     time.sleep(float(os.environ.get("SCRIPTED_LOAD_S", "0")))
     if failure := os.environ.get("SCRIPTED_FAIL"):
         raise serve.ServeError(failure)
-    return SlowToEnd(float(os.environ.get("SCRIPTED_TOKEN_MS", "0")) / 1000)
+    engine = SlowToEnd(float(os.environ.get("SCRIPTED_TOKEN_MS", "0")) / 1000)
+    engine.on_failure = on_failure
+    return engine
 
 
 serve.load_engine = load  # type: ignore[assignment]  # a stand-in of the same shape

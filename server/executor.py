@@ -1,0 +1,177 @@
+"""What runs a model: the decode kernel on a GPU, with torch there for prompts, or torch on the CPU.
+
+Chosen once, at load. Nothing else chooses: whoever wants the CPU hides the GPU from CUDA (``CUDA_VISIBLE_DEVICES=``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from server.gguf.on_device import FileOnDevice
+from server.gguf.reader import ModelFile
+from server.kernel.buffers import MAX_DRAFTS, MAX_ROWS
+from server.kernel.compile import compile_kernel, require_compiler
+from server.kernel.cycle import Cycles
+from server.kernel.errors import KernelCompileError, NoGpu, UnsupportedByKernel
+from server.kernel.gpu import GpuKernel, require_gpu
+from server.kernel.memory import memory_plan
+from server.kernel.model import KernelModel
+from server.kernel.sequence import take_over
+from server.kernel.source import find_arch
+from server.model.config import ModelConfig
+from server.model.hybrid import HybridModel, draft_ids
+from server.model.tokenizer import Tokenizer
+from server.speculation.launches import Launches
+
+DRAFT_ROWS = 32768
+"""Rows of the draft head: the first ids are the frequent ones. With the embedded model (16,384 ids) all of them
+give 2.57 tokens a cycle at three drafts and 8,192 give 2.41; half of the head saves 0.2 ms a draft."""
+GPU = torch.device("cuda")
+GPU_DTYPE = torch.bfloat16
+"""Of weights and activations of a prompt on a GPU."""
+WORKING_BYTES = 2 << 30
+"""On a GPU beside weights and sequences: the CUDA context, libraries, activations of a prompt's chunk."""
+CACHE_SHARE = 4
+"""Kept sequences get one of so many parts of the GPU memory that is free when the model has been loaded."""
+FIRST, CHUNK = 64, 256
+"""Tokens of the first prefill, which sets up libraries, and of the measured one."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """kernel: the model as the decode kernel runs it; None: torch on the CPU. text: what runs and why, one line."""
+
+    kernel: KernelModel | None
+    text: str
+
+
+class TooLittleGpuMemory(Exception):  # noqa: N818
+    """The model doesn't fit into the GPU's memory. str() has the numbers."""
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Bytes that a model takes on a GPU."""
+
+    kernel: int
+    """Weights as tiles, and the buffers of launches at the whole context."""
+    prefill: int
+    """The weights in 16 bits, for prompts."""
+    sequence: int
+    """A sequence of the whole context, as prompts leave it and as the cache keeps it."""
+    working: int
+
+    @property
+    def total(self) -> int:
+        return self.kernel + self.prefill + self.sequence + self.working
+
+
+def choose(file: ModelFile, *, make: bool = False) -> Choice:
+    """What would run this model here. Raises ModelFileError for a file that nothing runs.
+
+    make: compile the kernel too, as a load does (seconds, the first time): a choice of the kernel stands then.
+    """
+    try:
+        require_gpu()
+        require_compiler()
+        ids = _draft_ids(file, Tokenizer.from_file(file).end_tokens)
+        model = KernelModel.from_file(file, len(ids))
+        card = torch.cuda.get_device_properties()
+        arch, sms = find_arch(card.major, card.minor), card.multi_processor_count
+        memory = gpu_memory(file, model, sms)
+        free = torch.cuda.mem_get_info()[0]
+        if memory.total > free:
+            raise TooLittleGpuMemory(f"on {card.name} it needs {_words(memory)}, and {_gigabytes(free)} are free")
+        if make:
+            for tiles in (1, 2):
+                compile_kernel(model, sms, arch, tiles)
+    except (NoGpu, KernelCompileError, UnsupportedByKernel, TooLittleGpuMemory) as error:
+        return Choice(None, f"torch on the CPU: {' '.join(str(error).split())}")
+    return Choice(model, f"decode kernel on {card.name}: {_words(memory)}, {_gigabytes(free)} free")
+
+
+def gpu_memory(file: ModelFile, model: KernelModel, sms: int) -> GpuMemory:
+    """What a model takes on a GPU of so many SMs. Asks the file's header alone."""
+    c = model.config
+    plan = memory_plan(model, sms, _capacity(c))
+    logits = 4 * MAX_ROWS * c.vocab
+    sizes = [prod(info.shape) for info in file.tensors.values()]
+    attention = sum(not recurrent for recurrent in c.recurrent) + c.mtp
+    rows = 2 * attention * c.kv_heads * c.head_dim * c.context_length
+    return GpuMemory(
+        kernel=plan.total + logits,
+        prefill=GPU_DTYPE.itemsize * (sum(sizes) + model.draft_rows * c.hidden),
+        sequence=GPU_DTYPE.itemsize * rows * 3 // 2 + 2 * plan.memories,  # keys and values grow by half
+        working=WORKING_BYTES + 6 * max(sizes),  # a matrix while it is loaded: float32, and in 16 bits
+    )
+
+
+def load_on_gpu(file: ModelFile, choice: Choice, end_tokens: Collection[int]) -> Launches:
+    """The model on the GPU that was chosen. end_tokens: the tokenizer's, which drafts may hold.
+
+    Raises ModelFileError, KernelFault, KernelCompileError, UnsupportedByKernel.
+    """
+    assert choice.kernel is not None
+    model = HybridModel.load(FileOnDevice(file, GPU), GPU, GPU_DTYPE, DRAFT_ROWS, end_tokens)
+    kernel = GpuKernel.from_file(file, choice.kernel, GPU, _draft_ids(file, end_tokens) or None)
+    kernel.prepare()
+    torch.cuda.empty_cache()
+    at = kernel.new_buffers(_capacity(model.config), logits=True)
+    return Launches(model, Cycles(choice.kernel, kernel.sms, at, kernel.run))
+
+
+def warm_up_gpu(launches: Launches) -> float:
+    """Prefills, and launches of every depth, so that no request waits for what happens once -> tokens per second of
+    prefill."""
+    model, cycles = launches.model, launches.cycles
+    length = max(2, min(FIRST + CHUNK, model.config.context_length - 1))
+    ids = [i % model.config.vocab for i in range(length)]
+    first = min(FIRST, length // 2)
+    state = model.new_state()
+    model.prefill(ids[:first], state)
+    model.wait()
+    began = time.perf_counter()
+    hidden = model.prefill(ids[first:], state)
+    model.wait()
+    rate = (length - first) / (time.perf_counter() - began)
+    model.logits(hidden[-1:])
+    for drafts in range(MAX_DRAFTS + 1 if model.config.mtp else 1):
+        for run in (cycles.cycle, cycles.logits):
+            take_over(cycles.at, model.config, state, ids[0])
+            run(drafts)
+    return rate
+
+
+def gpu_cache_bytes(model: HybridModel) -> int:
+    """What kept sequences may take on the GPU that the model has been loaded on."""
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info(model.device)[0]
+    return free // CACHE_SHARE
+
+
+def _draft_ids(file: ModelFile, end_tokens: Collection[int]) -> list[int]:
+    config = ModelConfig.from_file(file)
+    return draft_ids(config.vocab, DRAFT_ROWS, end_tokens) if config.mtp else []
+
+
+def _capacity(config: ModelConfig) -> int:
+    return config.context_length + MAX_ROWS
+
+
+def _words(memory: GpuMemory) -> str:
+    parts = (
+        (memory.kernel, "for the kernel's weights and buffers"),
+        (memory.prefill, "for prompts' weights"),
+        (memory.sequence, "for a whole context"),
+        (memory.working, "to work with"),
+    )
+    return f"{_gigabytes(memory.total)} ({', '.join(f'{_gigabytes(size)} {what}' for size, what in parts)})"
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
