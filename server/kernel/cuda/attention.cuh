@@ -83,7 +83,7 @@ struct Attention {
         for (u32 n = 0; n < 2; ++n)
 #pragma unroll
           for (u32 c = 0; c < 4; ++c) score[q][n][c] = 0.0f;
-#pragma unroll
+#pragma unroll STAGED_SEGMENTS
       for (u32 segment = 0; segment < SEGMENTS; ++segment) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half)
