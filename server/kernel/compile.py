@@ -18,6 +18,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
+from server.kernel.cubin import symbol_bytes
 from server.kernel.errors import KernelCompileError
 from server.kernel.model import KernelModel
 from server.kernel.source import ENTRY, SHARED_BYTES, constants, shape, unit
@@ -26,7 +27,7 @@ CACHE_VARIABLE = "DRAFTLINE_CACHE_DIR"
 KEPT = 32
 """Files of the cache at most; the oldest go."""
 EXPORT = '\nextern "C" __device__ u8 shared_total[SHARED_TOTAL];\n'
-"""ptxas reports the size of global memory: so the shared memory that the source works out becomes known."""
+"""Its size stands in the symbol table: so the shared memory that the source works out becomes known."""
 OPTIONS = {"std": "c++17", "fma": False, "ptxas_options": ["-v"]}
 """fma: products and sums are fused where the source says so, in every variant of the kernel alike."""
 INSTALL = "install cuda-core and an NVRTC: pip install 'draftline[gpu]'"
@@ -117,20 +118,19 @@ def _compile(source: str, arch: int) -> CompiledKernel:
         raise KernelCompileError(
             f"the kernel doesn't compile for sm_{arch}: please report this (the torch executor runs the model)\n{error}"
         ) from error
-    return CompiledKernel(cubin, parse_report(log.getvalue()))
+    return CompiledKernel(cubin, parse_report(log.getvalue(), symbol_bytes(cubin, "shared_total")))
 
 
-def parse_report(log: str) -> Report:
-    """ptxas' report of one kernel. Spills and stack are those of all its functions. Raises KernelCompileError."""
+def parse_report(log: str, shared_bytes: int) -> Report:
+    """ptxas' report of one kernel that needs so much shared memory. Spills and stack are those of all its functions. Raises KernelCompileError."""
     used = re.search(rf"Compiling entry function '{ENTRY}'.*?Used (\d+) registers", log, re.DOTALL)
-    memory = re.search(r"(\d+) bytes gmem", log)
     frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    if not used or not memory or not frames:
+    if not used or not frames:
         raise KernelCompileError(
             f"this NVRTC's report of the kernel can't be read; {INSTALL}, version 12.8 or later:\n{log}"
         )
     stack, stores, loads = (sum(int(frame[i]) for frame in frames) for i in range(3))
-    return Report(int(used[1]), stores + loads, stack, int(memory[1]))
+    return Report(int(used[1]), stores + loads, stack, shared_bytes)
 
 
 # ---------------------------------------------------------------------------------------------------- cache
