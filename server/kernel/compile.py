@@ -122,7 +122,10 @@ def _compile(source: str, arch: int) -> CompiledKernel:
 
 
 def parse_report(log: str, shared_bytes: int) -> Report:
-    """ptxas' report of one kernel that needs so much shared memory. Spills and stack are those of all its functions. Raises KernelCompileError."""
+    """ptxas' report of one kernel that needs so much shared memory. Spills and stack are those of all its functions.
+
+    Raises KernelCompileError.
+    """
     used = re.search(rf"Compiling entry function '{ENTRY}'.*?Used (\d+) registers", log, re.DOTALL)
     frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if not used or not frames:
