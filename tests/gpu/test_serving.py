@@ -31,7 +31,7 @@ class Inventory:
             json.dump(self._articles, file)
 
     def __len__(self):
-        return len("""
+        return len(self"""
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=5, presence_penalty=0.3)
 
 
@@ -89,7 +89,7 @@ def test_text_is_the_same_with_and_without_speculation(engine: Engine, sampling:
 
 def test_an_answer_is_code_that_follows_the_prompt(engine: Engine) -> None:
     """Not a number of tokens, but that prompts and launches are of one model."""
-    assert "self._articles" in run(engine, CODE, 12)[0]
+    assert run(engine, CODE, 12)[0].startswith("._articles)")
 
 
 def test_an_answer_after_another_reuses_the_cache_and_is_the_same(engine: Engine) -> None:
@@ -139,7 +139,7 @@ def test_a_completion_in_the_middle_of_a_background_answer_changes_neither(engin
 
 
 def test_a_prompt_of_many_chunks_is_answered_behind_its_end(engine: Engine) -> None:
-    long = "".join(CODE.replace("Inventory", f"Inventory{i}") + "self)\n\n\n" for i in range(12)) + CODE
+    long = "".join(CODE.replace("Inventory", f"Inventory{i}") + ")\n\n\n" for i in range(12)) + CODE
     text, finished = run(engine, long, 40)
     assert finished.counters.prefilled > 1000
     engine._cache.clear()

@@ -88,8 +88,8 @@ struct Math {
                          u32& current, Products& sums) {
     constexpr u32 bytes = tile_bytes(type), most = STAGE_BYTES / bytes;
     static_assert(most <= MATH_WARPS, "a warp has a tile of a stage at most");
-    const u32 count = uniform(p.count), first = uniform(p.first), tile_shift = uniform(p.tile_shift()), turn = uniform(p.turn);
-    u32 mine = warp >= turn ? warp - turn : warp + MATH_WARPS - turn;
+    const u32 count = p.count, first = p.first, tile_shift = p.tile_shift();
+    u32 mine = warp >= p.turn ? warp - p.turn : warp + MATH_WARPS - p.turn;
     for (u32 begin = 0; begin < count; begin += most) {
       const u32 end = begin + most < count ? begin + most : count;
       // Windows are given up by warps that have no tile there, too: the loader waits for all of them, and a ring of few
