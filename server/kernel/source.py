@@ -43,7 +43,7 @@ PARTIAL_FLOATS = 2 * MATH_WARPS * 20
 """Of a row: two slots of each math warp's sums."""
 COLLECTED_FLOATS = 2 * 32
 """Of a row: sums that other SMs have of the last group."""
-BARRIER_BYTES = 8 * (4 + 11)
+BARRIER_BYTES = 8 * (4 + 14)
 """Barriers that aren't a stage's; a stage has two."""
 INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 16 + 32 * 16 + 16)
 """The instruction at hand and the next one, each with an SM's share, two counts and portions."""

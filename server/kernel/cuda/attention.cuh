@@ -19,8 +19,8 @@ struct Attention {
 
   // ---- keys and values on their way
 
-  typedef u32 Keys[STAGED_SEGMENTS][2][4];  // [segment][8 positions]
-  typedef u32 Values[STAGED_STEPS][4][2];   // [16 positions][4 of them]
+  template <u32 m> struct Keys { u32 words[STAGED_SEGMENTS<m>][2][4]; };  // [segment][8 positions]
+  typedef u32 Values[STAGED_STEPS][4][2];                                   // [16 positions][4 of them]
   // `from`: this lane's place in the chunk's first position.
   DEVICE static const u8* keys_of(const Instruction& i, const Pass& p) {
     return (const u8*)(i.cache_k + p.cached(i, p.start) + lane_index() % 4 * 8);
@@ -30,12 +30,12 @@ struct Attention {
   }
   // Behind the chunk's end its last position is read instead.
   DEVICE static u32 offset(u32 at, u32 positions) { return (at < positions ? at : positions - 1) * (HEAD_DIM * 2); }
-  DEVICE static void load_keys(Keys& to, const u8* from, u32 positions, u32 segment, u32 tile) {
+  template <u32 m> DEVICE static void load_keys(Keys<m>& to, const u8* from, u32 positions, u32 segment, u32 tile) {
 #pragma unroll
     for (u32 n = 0; n < 2; ++n) {
       const u32 at = tile * TILE + worker_warp() * 16 + n * 8 + lane_index() / 4;
       const Words4 w = fresh_words4(from + offset(at, positions) + segment * 64);
-      u32* words = to[segment % STAGED_SEGMENTS][n];
+      u32* words = to.words[segment % STAGED_SEGMENTS<m>][n];
       words[0] = w.x, words[1] = w.y, words[2] = w.z, words[3] = w.w;
     }
   }
@@ -44,7 +44,7 @@ struct Attention {
     for (u32 n = 0; n < 4; ++n) {
       const u32 at = tile * TILE + step * 16 + n / 2 * 8 + lane_index() % 4 * 2 + n % 2;
       const Words2 w = fresh_words2(from + offset(at, positions));
-      u32* words = to[step % STAGED_STEPS][n];
+      u32* words = to[step][n];
       words[0] = w.x, words[1] = w.y;
     }
   }
@@ -61,9 +61,9 @@ struct Attention {
     const Pass& p = area.pass;
     const u8* from = keys_of(i, p);
     const u32 positions = p.positions();
-    Keys keys;
+    Keys<m> keys;
 #pragma unroll
-    for (u32 segment = 0; segment < STAGED_SEGMENTS; ++segment) load_keys(keys, from, positions, segment, 0);
+    for (u32 segment = 0; segment < STAGED_SEGMENTS<m>; ++segment) load_keys(keys, from, positions, segment, 0);
     constexpr u32 SETS = (16 * m + 31) / 32;  // query n is lane n % 32 of set n / 32
     const u32 lane = lane_index(), g = lane / 4, t = lane % 4, warp = worker_warp();
     float greatest[SETS], sum[m][2];
@@ -83,7 +83,7 @@ struct Attention {
         for (u32 n = 0; n < 2; ++n)
 #pragma unroll
           for (u32 c = 0; c < 4; ++c) score[q][n][c] = 0.0f;
-#pragma unroll STAGED_SEGMENTS
+#pragma unroll STAGED_SEGMENTS<m>
       for (u32 segment = 0; segment < SEGMENTS; ++segment) {
 #pragma unroll
         for (u32 half = 0; half < 2; ++half)
@@ -92,11 +92,11 @@ struct Attention {
             const Words4 a = shared_words4(AREA_OFFSET + ((q * 2 * SEGMENTS + 2 * segment + half) * 32 + lane) * 16);
 #pragma unroll
             for (u32 n = 0; n < 2; ++n) {
-              const u32* b = keys[segment % STAGED_SEGMENTS][n] + half * 2;
+              const u32* b = keys.words[segment % STAGED_SEGMENTS<m>][n] + half * 2;
               mma_half(score[q][n], a.x, a.y, a.z, a.w, b[0], b[1]);
             }
           }
-        const u32 ahead = segment + STAGED_SEGMENTS;
+        const u32 ahead = segment + STAGED_SEGMENTS<m>;
         if (ahead < SEGMENTS) load_keys(keys, from, positions, ahead, tile);
         else if (tile + 1 < last) load_keys(keys, from, positions, ahead % SEGMENTS, tile + 1);
       }
@@ -212,21 +212,19 @@ struct Attention {
             for (u32 c = 0; c < 2; ++c) out[q][j][2 * upper + c] *= factor;
         }
 #pragma unroll
-      for (u32 step = 0; step < TILE / 16; ++step) {
+      for (u32 step = 0; step < STAGED_STEPS; ++step) {
 #pragma unroll
         for (u32 q = 0; q < m; ++q) {
           const WordQuad a = load_quad(area.weights[tile % 2][step][q][lane]);
 #pragma unroll
           for (u32 j = 0; j < 4; ++j) {
             const u32 pair = j % 2 == 0 ? 0x5410 : 0x7632;
-            const u32(&v)[4][2] = values[step % STAGED_STEPS];
+            const u32(&v)[4][2] = values[step];
             mma_half(out[q][j], a.v[0], a.v[1], a.v[2], a.v[3], permute(v[0][j / 2], v[1][j / 2], pair),
                      permute(v[2][j / 2], v[3][j / 2], pair));
           }
         }
-        const u32 ahead = step + STAGED_STEPS;
-        if (ahead < TILE / 16) load_values(values, from, p.positions(), ahead, tile);
-        else if (tile + 1 < p.tiles()) load_values(values, from, p.positions(), ahead % (TILE / 16), tile + 1);
+        if (tile + 1 < p.tiles()) load_values(values, from, p.positions(), step, tile + 1);
       }
     }
 #pragma unroll

@@ -64,10 +64,10 @@ constexpr u32 QUERY_TILES = sizeof(AttentionArea<MOST_TILES>) <= AREA_BYTES ? MO
                             : GROUP >= 2 && sizeof(AttentionArea<2>) <= AREA_BYTES ? 2 : 1;
 constexpr u32 PASS_ROWS = 16 * QUERY_TILES / GROUP < MAX_ROWS ? 16 * QUERY_TILES / GROUP : MAX_ROWS;
 typedef AttentionArea<QUERY_TILES> QueryArea;
-// Keys and values on their way from the L2 cache: half of a warp's share of a tile. From device memory to there they are
-// brought TILES_AHEAD tiles before.
-constexpr u32 STAGED_SEGMENTS = SEGMENTS > 4 && SEGMENTS % 2 == 0 ? SEGMENTS / 2 : SEGMENTS;
-constexpr u32 STAGED_STEPS = 2;
+// On their way from the L2 cache: a warp's share of a tile; of keys half of it where 16 m queries need the registers. From
+// device memory to there they are brought TILES_AHEAD tiles before.
+template <u32 m> constexpr u32 STAGED_SEGMENTS = m > 1 && SEGMENTS > 4 && SEGMENTS % 2 == 0 ? SEGMENTS / 2 : SEGMENTS;
+constexpr u32 STAGED_STEPS = TILE / 16;
 constexpr u32 TILES_AHEAD = 2;
 static_assert(sizeof(QueryArea) <= AREA_BYTES, "attention must fit into the activations' shared memory");
 

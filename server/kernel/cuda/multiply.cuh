@@ -28,8 +28,8 @@ struct Math {
     for (u32 n = 0; n < portions; ++n) {
       const Portion p = portion(i, number, n);
       const u32 first = w.of_tile(p, p.first);
-      if (first != current) {
-        if (current == ~0u) {
+      if (all_lanes(first != current)) {
+        if (all_lanes(current == ~0u)) {
           meet_first_window(i);
           enter(w, first, x);
           stamp(l, number, FED, 0);
@@ -40,32 +40,31 @@ struct Math {
       }
       Products sums;
       clear(sums);
-      switch (p.type) {
-#if HAS_F32
-        case F32: take<F32>(i, l, w, p, x, current, sums); break;
-#endif
-#if HAS_F16
-        case F16: take<F16>(i, l, w, p, x, current, sums); break;
-#endif
-#if HAS_BF16
-        case BF16: take<BF16>(i, l, w, p, x, current, sums); break;
-#endif
-#if HAS_Q8_0
-        case Q8_0: take<Q8_0>(i, l, w, p, x, current, sums); break;
-#endif
+      // A vote for each type, the usual ones first: see take_tiles.
 #if HAS_Q4_K
-        case Q4_K: take<Q4_K>(i, l, w, p, x, current, sums); break;
-#endif
-#if HAS_Q5_K
-        case Q5_K: take<Q5_K>(i, l, w, p, x, current, sums); break;
+      if (all_lanes(p.type == Q4_K)) take<Q4_K>(i, l, w, p, x, current, sums);
 #endif
 #if HAS_Q6_K
-        case Q6_K: take<Q6_K>(i, l, w, p, x, current, sums); break;
+      if (all_lanes(p.type == Q6_K)) take<Q6_K>(i, l, w, p, x, current, sums);
 #endif
-      }
+#if HAS_Q5_K
+      if (all_lanes(p.type == Q5_K)) take<Q5_K>(i, l, w, p, x, current, sums);
+#endif
+#if HAS_Q8_0
+      if (all_lanes(p.type == Q8_0)) take<Q8_0>(i, l, w, p, x, current, sums);
+#endif
+#if HAS_F16
+      if (all_lanes(p.type == F16)) take<F16>(i, l, w, p, x, current, sums);
+#endif
+#if HAS_BF16
+      if (all_lanes(p.type == BF16)) take<BF16>(i, l, w, p, x, current, sums);
+#endif
+#if HAS_F32
+      if (all_lanes(p.type == F32)) take<F32>(i, l, w, p, x, current, sums);
+#endif
       leave(sums, l);
     }
-    if (holds) release();
+    if (all_lanes(holds)) release();
   }
 
   template <u32 type>
@@ -109,18 +108,18 @@ struct Math {
     }
     if (whole) return;
     const u32 last = w.of_tile(p, p.last_tile());
-    while (current < last) advance(i, l, w, ++current, x);
+    while (all_lanes(current < last)) advance(i, l, w, ++current, x);
   }
 
   // To the window that a block is in.
   DEVICE void reach(const Instruction& i, const Launch& l, const Windowing& w, u32 block, u32& current, Window& x) {
-    while (block - x.block >= w.size) advance(i, l, w, ++current, x);
+    while (all_lanes(block - x.block >= w.size)) advance(i, l, w, ++current, x);
   }
 
   // To the next window of the input: number `index` of the row.
   DEVICE void advance(const Instruction& i, const Launch& l, const Windowing& w, u32 index, Window& x) {
-    if (holds) release();
-    if (has_factors(i)) barrier_wait(Barriers::window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
+    if (all_lanes(holds)) release();
+    if (all_lanes(has_factors(i))) barrier_wait(Barriers::window_ready(window.slot), window.parity, l, AT_WINDOW_READY);
     else barrier_wait(Barriers::window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
     enter(w, index, x);
   }

@@ -55,14 +55,14 @@ struct Windowing {
   DEVICE Windowing(const Instruction& i, u32 rows) : rows(rows), low(i.input_low != nullptr) {
     blocks = ((u32)i.blocks + 7) / 8 * 8;
     const u32 bytes = block_bytes();
-    size = blocks * bytes <= AREA_BYTES ? blocks : AREA_BYTES / WINDOWS / bytes / 8 * 8;
+    size = blocks * bytes <= AREA_BYTES ? blocks : WINDOW_BYTES / bytes / 8 * 8;
   }
   DEVICE u32 block_bytes() const { return rows * (low ? 64 : 32) + COLUMNS * 8; }
   // In a window: values, scales, sums, the second plane.
   DEVICE u32 scales() const { return size * rows * 32; }
   DEVICE u32 sums() const { return scales() + size * COLUMNS * 4; }
   DEVICE u32 low_values() const { return scales() + size * COLUMNS * 8; }
-  DEVICE u32 offset(u32 slot) const { return AREA_OFFSET + (size == blocks ? 0 : slot * (AREA_BYTES / WINDOWS)); }
+  DEVICE u32 offset(u32 slot) const { return AREA_OFFSET + (size == blocks ? 0 : slot * WINDOW_BYTES); }
   // The window that a tile's columns are in.
   DEVICE u32 of_tile(const Portion& p, u32 tile) const { return size == blocks ? 0 : p.block_of(tile) / size; }
 };

@@ -13,7 +13,8 @@ constexpr u32 SQUARES_OFFSET = PARTIALS_OFFSET + PARTIAL_SLOTS * MATH_WARPS * PA
 constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 15) / 16 * 16;  // [segments][COLUMNS]
 constexpr u32 COLLECTED_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;  // [2][COLUMNS][32]
 constexpr u32 BARRIERS_OFFSET = COLLECTED_OFFSET + 2 * COLUMNS * 32 * 4;
-constexpr u32 WINDOWS = 2;  // of activations, that fill the area unless one holds all of them
+constexpr u32 WINDOWS = 3;  // of activations, that fill the area unless one holds all of them
+constexpr u32 WINDOW_BYTES = AREA_BYTES / WINDOWS / 16 * 16;
 constexpr u32 BARRIERS = 2 * STAGES + 2 * PARTIAL_SLOTS + 3 * WINDOWS + 5;
 constexpr u32 INSTRUCTIONS_OFFSET = (BARRIERS_OFFSET + 8 * BARRIERS + 15) / 16 * 16;
 
