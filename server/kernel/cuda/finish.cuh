@@ -42,14 +42,14 @@ struct Epilogue {
     for (u32 n = 0; n < portions; ++n) {
       const Portion p = portion(i, index, n);
       pass_windows(i, l, w, p, current);
-      if (n == 0 || p.opens()) clear_outputs();
+      if (all_lanes(n == 0 || p.opens())) clear_outputs();
       // What lies in global memory is asked for while the tiles are still multiplied.
-      if (i.kind == RESIDUAL && !p.foreign) fetch_residual(i, p.group, rows);
+      if (all_lanes(i.kind == RESIDUAL && !p.foreign)) fetch_residual(i, p.group, rows);
       gather(i, l, p);
-      if (p.sharers) add_collected(l);
+      if (all_lanes(p.sharers != 0)) add_collected(l);
       if (p.last) stamp(l, index, MULTIPLIED);
-      if (!p.closes && !p.last) continue;
-      if (p.foreign) hand_on(l, index, rows);
+      if (all_lanes(!p.closes && !p.last)) continue;
+      if (all_lanes(p.foreign)) hand_on(l, index, rows);
       else conclude(i, p, rows, length);
     }
     if (i.kind == HEAD) end_head(i, rows);
@@ -154,7 +154,7 @@ struct Epilogue {
   DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p) {
     barrier_wait(Barriers::partial_full(partial.slot), partial.parity, l, AT_PARTIAL_FULL);
     const float* from = shared<float>(PARTIALS_OFFSET) + partial.slot * MATH_WARPS * PARTIAL_WARP;
-    if (few) gather_columns<1>(p, from);
+    if (all_lanes(few)) gather_columns<1>(p, from);
     else gather_columns<MINE>(p, from);
     sync_warp();
     if ((thread_index() & 31) == 0) barrier_arrive(Barriers::partial_empty(partial.slot));
@@ -162,8 +162,8 @@ struct Epilogue {
   }
 
   template <u32 used> DEVICE void gather_columns(const Portion& p, const float* from) {
-    if (p.row_tiles == 4) gather_tiles<4, used>(p, from);
-    else if (p.row_tiles == 2) gather_tiles<2, used>(p, from);
+    if (all_lanes(p.row_tiles == 2)) gather_tiles<2, used>(p, from);
+    else if (all_lanes(p.row_tiles == 4)) gather_tiles<4, used>(p, from);
     else gather_tiles<1, used>(p, from);
   }
   // Tile n of a portion is row tile (first + n) % tiles, and (turn + n) % MATH_WARPS is its warp. The first `used` columns
@@ -213,11 +213,11 @@ struct Epilogue {
       case PROJECT: project(s, p, rows, length); break;
       case HEAD: head(i, s, p, rows); break;
       case RESIDUAL:
-        if (few) residual<1>(i, p.group, rows);
+        if (all_lanes(few)) residual<1>(i, p.group, rows);
         else residual<MINE>(i, p.group, rows);
         break;
       case GATE_UP:
-        if (few) gate_up<1>(i, p.group < s.rows / 32, p.group, rows);
+        if (all_lanes(few)) gate_up<1>(i, p.group < s.rows / 32, p.group, rows);
         else gate_up<MINE>(i, p.group < s.rows / 32, p.group, rows);
     }
   }
