@@ -41,7 +41,7 @@ struct Epilogue {
     const u32 portions = portion_count(i);
     for (u32 n = 0; n < portions; ++n) {
       const Portion p = portion(i, index, n);
-      pass_windows(i, l, w, p, current);
+      pass_windows(i, l, index, w, p, current);
       if (all_lanes(n == 0 || p.opens())) clear_outputs();
       // What lies in global memory is asked for while the tiles are still multiplied.
       if (all_lanes(i.kind == RESIDUAL && !p.foreign)) fetch_residual(i, p.group, rows);
@@ -89,18 +89,22 @@ struct Epilogue {
   }
 
   // Keeps step with the windows that a portion needs; where rows have several norms, multiplies their factors in.
-  DEVICE void pass_windows(const Instruction& i, const Launch& l, const Windowing& w, const Portion& p, u32& current) {
+  DEVICE void pass_windows(const Instruction& i, const Launch& l, u32 index, const Windowing& w, const Portion& p,
+                           u32& current) {
     const u32 last = w.of_tile(p, p.last_tile());
-    for (u32 index = w.of_tile(p, p.first); index <= last; ++index) {
-      if (index == current) continue;
+    for (u32 number = w.of_tile(p, p.first); number <= last; ++number) {
+      if (number == current) continue;
       const bool first = current == ~0u;
-      current = index;
+      current = number;
       if (has_factors(i)) {
         barrier_wait(Barriers::window_full(window.slot), window.parity, l, AT_WINDOW_FULL);
-        scale_window(i, w, index);
+        scale_window(i, w, number);
         sync_warp();
         if ((thread_index() & 31) == 0) barrier_arrive(Barriers::window_ready(window.slot));
-        if (first) meet_first_window(i);
+        if (first) {
+          stamp(l, index, FED);
+          meet_first_window(i);
+        }
       } else if ((thread_index() & 31) == 0) {
         barrier_arrive(Barriers::window_ready(window.slot));  // nobody waits for it, but it keeps step too
       }
@@ -109,12 +113,12 @@ struct Epilogue {
   }
 
   // All columns of a block at once, also those that are no rows.
-  DEVICE void scale_window(const Instruction& i, const Windowing& w, u32 index) {
+  DEVICE void scale_window(const Instruction& i, const Windowing& w, u32 number) {
     const u32 start = w.offset(window.slot), part = (u32)i.blocks / (u32)i.segments;
     float* scales = shared<float>(start + w.scales());
     u32* sums = shared<u32>(start + w.sums());
     const float* factors = shared<float>(FACTORS_OFFSET);
-    const u32 begin = index * w.size, blocks = (u32)i.blocks - begin < w.size ? (u32)i.blocks - begin : w.size;
+    const u32 begin = number * w.size, blocks = (u32)i.blocks - begin < w.size ? (u32)i.blocks - begin : w.size;
     for (u32 block = thread(); block < blocks; block += 32 * EPILOGUE_WARPS) {
       const u32 segment = (begin + block) / part;
 #pragma unroll

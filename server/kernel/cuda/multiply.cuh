@@ -32,7 +32,6 @@ struct Math {
         if (all_lanes(current == ~0u)) {
           meet_first_window(i);
           enter(w, first, x);
-          stamp(l, number, FED, 0);
         } else {
           advance(i, l, w, first, x);
         }

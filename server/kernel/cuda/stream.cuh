@@ -126,6 +126,7 @@ struct Loader {
     }
     if (more && !has_factors(i)) {
       barrier_wait(Barriers::window_full(first), parity, l, AT_WINDOW_FULL);
+      stamp(l, index, FED, 32 * LOADER_WARP);
       meet_first_window(i);
     }
     while (more && walk.next()) {
