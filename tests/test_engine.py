@@ -1,9 +1,11 @@
 """The engine as its callers see it: events, counters, stops, cancellation, order, errors."""
 
 import asyncio
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -346,6 +348,34 @@ def test_u31_hundreds_of_cancels_leave_the_engine_as_it_was(model_file: Path) ->
     assert engine._scheduler.load == (0, 0)
     engine.close()
     fresh.close()
+
+
+def test_finished_answers_hold_no_sequences_however_many_are_still_referred_to(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst of requests is in memory until the garbage collector comes by: what they computed must not be."""
+    engine = Engine(model_file, threads=1, cache_bytes=0)
+    new_state, made = engine._cache._new_state, []
+
+    def watched() -> Any:
+        state = new_state()
+        made.append(weakref.ref(state))
+        return state
+
+    monkeypatch.setattr(engine._cache, "_new_state", watched)
+    gc.collect()
+    gc.disable()
+    try:
+        generations = [engine.submit(ask(engine, prompt(40, n), 4)) for n in range(12)]
+        generations[-1].cancel()
+        for generation in generations:
+            collect(generation)
+        run(engine, prompt(8), 1)  # so that the worker has turned to something else
+        assert len(made) >= 12
+        assert sum(state() is not None for state in made[:-1]) == 0
+    finally:
+        gc.enable()
+        engine.close()
 
 
 def test_u36_mixed_conversations_leak_nothing_into_each_other(model_file: Path) -> None:

@@ -121,7 +121,8 @@ class Answer:
             if self._launches is not None and self._cycles:
                 self._sequence.chunked = MIXED  # the kernel's steps are other arithmetic than the model's
             self._cache.give_back(self._sequence)
-            self._sequence = None
+        # The cache alone decides what stays in memory: whoever still holds this answer holds no sequence with it.
+        self._sequence = self._decoder = None
 
     def discard(self) -> None:
         """Forget the sequence: after an error nobody knows what its state holds."""
