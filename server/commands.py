@@ -73,7 +73,8 @@ def serve(
     model: Model = None,
     host: Annotated[str, typer.Option(help="A loopback address to serve HTTP on.")] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port to serve HTTP on; without it, a free one is chosen.")
+        int | None,
+        typer.Option(min=0, max=65535, help="Port to serve HTTP on; without it 8642, or a free one where that is taken."),
     ] = None,
     idle_minutes: Annotated[
         float, typer.Option(min=0.001, help="End after so many minutes without a client.", hidden=True)

@@ -77,9 +77,9 @@ MIXES: dict[str, Mix] = {
 
 
 def find_mix(name: str) -> Mix:
-    """Raises UnknownMix, which lists the mixes."""
+    """In any case of letters, as types are written. Raises UnknownMix, which lists the mixes."""
     try:
-        return MIXES[name]
+        return MIXES[name.lower()]
     except KeyError:
         raise UnknownMix(f"there is no mix {name!r}; mixes: {', '.join(MIXES)}") from None
 

@@ -86,9 +86,9 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Raises UnknownPreset, which lists the presets."""
+    """In any case of letters, as sizes are written. Raises UnknownPreset, which lists the presets."""
     try:
-        return PRESETS[name]
+        return PRESETS[name.lower()]
     except KeyError:
         raise UnknownPreset(f"there is no preset {name!r}; presets: {', '.join(PRESETS)}") from None
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from engine_process import REAL_COMMAND
 
-from server.synth.mixes import MIXES
-from server.synth.presets import PRESETS
+from server.synth.mixes import MIXES, find_mix
+from server.synth.presets import PRESETS, find_preset
 
 
 def synth(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +43,11 @@ def test_names_that_do_not_fit_are_one_line(tmp_path: Path, arguments: tuple[str
     done = synth(*arguments, str(tmp_path / "m.gguf"))
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"draftline: {answer}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_are_taken_in_any_case_of_letters() -> None:
+    assert all(find_preset(name.upper()) is preset for name, preset in PRESETS.items())
+    assert all(find_mix(name.upper()) is mix for name, mix in MIXES.items())
 
 
 def test_help_names_every_preset_and_mix() -> None:
