@@ -17,6 +17,14 @@ _LONGEST_HEADER = 1 << 16
 _LARGEST_MESSAGE = 1 << 30
 
 
+class BadMessage(Exception):  # noqa: N818
+    """A message that can't be handled. str() is one line that names its method and holds nothing else of it."""
+
+    def __init__(self, method: object, why: str) -> None:
+        name = ascii(method)[1:-1][:80] if isinstance(method, str) and method else "a message without a method"
+        super().__init__(f"{name} could not be handled: {why}")
+
+
 class DraftlineProtocol(LanguageServerProtocol):
     """Replaces pygls' document synchronisation, whose cost grows with the size of the file, with ``DocumentStore``."""
 
@@ -47,6 +55,8 @@ class DraftlineProtocol(LanguageServerProtocol):
             self._distrust_lost_change(data)
             if "id" in data and "method" in data:
                 self._refuse(data["id"], types.ErrorCodes.InvalidParams, "the request's parameters are not valid")
+            if "method" in data:
+                raise BadMessage(data["method"], "its parameters are not valid") from None
             raise
 
     def handle_message(self, message: Any) -> None:
@@ -60,8 +70,13 @@ class DraftlineProtocol(LanguageServerProtocol):
             problem = types.ErrorCodes.InvalidRequest, "the server is initialized already"
         elif method is not None and self._shutdown and method != types.EXIT:
             problem = types.ErrorCodes.InvalidRequest, "the server is shutting down"
+        if problem is None and method == types.CANCEL_REQUEST and not isinstance(message.params.id, str | int):
+            raise BadMessage(method, "a request's id must be a number or a string")
         if problem is None:
-            super().handle_message(message)
+            try:
+                super().handle_message(message)
+            except Exception as error:
+                raise BadMessage(method, f"internal error: {type(error).__name__}") from None
         elif (message_id := getattr(message, "id", None)) is not None:
             self._refuse(message_id, *problem)
 

@@ -22,13 +22,18 @@ from lsp.completion import Outcome
 from lsp.engine import Connect, EngineLink, State
 from lsp.inline import ACCEPTED, inline_items
 from lsp.popup import popup_items
-from lsp.protocol import DraftlineProtocol, OneLineFormatter, PatientInput
+from lsp.protocol import BadMessage, DraftlineProtocol, OneLineFormatter, PatientInput
 from lsp.settings import read_settings
 from lsp.status import Status
 from lsp.workspace import Workspace, file_path
 from server import __version__
 from server.client import EngineClient
 from server.wire import Health
+
+FOR_EDITORS = (
+    "draftline: lsp is for editors, which start it and talk to it over standard input (README.md has the set-up); "
+    "at a shell, use `draftline complete FILE:LINE:COL`"
+)
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -48,6 +53,10 @@ class DraftlineServer(LanguageServer):
         """One line in the editor's log; an error's own text may quote a document, so its kind must do."""
         if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
             line = "a message from the editor is not valid JSON; it was left out"
+        elif isinstance(error, RecursionError):
+            line = "a message from the editor is nested too deeply to be read; it was left out"
+        elif isinstance(error, BadMessage):
+            line = str(error)
         elif isinstance(error, JsonRpcException):
             line = f"a message from the editor could not be handled: {error.MESSAGE}"
         else:
@@ -162,7 +171,11 @@ def main(model: str | None = None) -> int:
     server = create_server(
         lambda: EngineClient.connect(start=True, model=model, on_replace=lambda line: server.status.log(line))
     )
+    if sys.stdin.isatty():
+        print(FOR_EDITORS, file=sys.stderr, flush=True)
     server.start_io(PatientInput(sys.stdin.buffer), output)  # type: ignore[arg-type]
+    if not server.protocol.initialized and not sys.stdin.isatty():
+        print(FOR_EDITORS, file=sys.stderr, flush=True)
     return 0 if server.protocol.was_shut_down else 1
 
 

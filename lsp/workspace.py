@@ -16,9 +16,9 @@ from prompts.text import SourceFile
 
 
 def file_path(uri: str) -> Path | None:
-    """Where the document is on disk; None for an untitled one."""
+    """Where the document is on disk; None for an untitled one, and for a name that no file can have."""
     path = to_fs_path(uri) if uri[:5].lower() == "file:" else None
-    return Path(os.path.normpath(path)) if path else None
+    return Path(os.path.normpath(path)) if path and "\0" not in path else None
 
 
 class Workspace:

@@ -104,6 +104,35 @@ def test_what_can_not_be_understood_is_left_out(editor, engine, uri, data):
 
 
 @pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (
+            b'{"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": {"CANARY": 1}}}',
+            "$/cancelRequest could not be handled: a request's id must be a number or a string",
+        ),
+        (
+            b'{"jsonrpc": "2.0", "method": "textDocument/didOpen", "params": {"textDocument": "CANARY"}}',
+            "textDocument/didOpen could not be handled: its parameters are not valid",
+        ),
+        (b"[" * 200_000, "a message from the editor is nested too deeply to be read; it was left out"),
+    ],
+)
+def test_what_can_not_be_handled_is_one_line_that_names_its_method(editor, engine, uri, data, line):
+    before = len(editor.sent("window/logMessage"))
+    editor.send_bytes(frame(data))
+    editor.open(uri, "x = ")
+    assert len(editor.inline(uri, 0, 4)) == 1
+    logged = [params["message"] for _, params in editor.sent("window/logMessage")[before:]]
+    assert [message for message in logged if "item" not in message][:1] == [line], logged
+    assert "CANARY" not in str(editor.messages)
+
+
+def test_a_document_whose_name_no_file_can_have_is_completed(editor, engine, uri):
+    editor.open(uri + "%00x", "x = ")
+    assert len(editor.inline(uri + "%00x", 0, 4)) == 1
+
+
+@pytest.mark.parametrize(
     "header", [b"content-length: %d\r\n\r\n", b"CONTENT-LENGTH:%d\r\n\r\n", b"Content-Length:  %d\n\n"]
 )
 def test_the_header_is_read_however_it_is_written(editor, engine, header):
