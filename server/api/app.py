@@ -17,6 +17,9 @@ from server.api.errors import ApiError
 from server.api.guard import LoopbackOnly
 from server.api.host import EngineHost
 
+OFFERED = "GET /health, GET /v1/models and POST /v1/completions"
+"""For people; Draftline's own clients know the rest."""
+
 log = logging.getLogger("draftline.engine")
 
 
@@ -89,7 +92,10 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
         text = f"{request.url.path} does not take {request.method}; use {allowed}"
         refusal = ApiError(405, "method_not_allowed", text)
     else:
-        refusal = ApiError(error.status_code, "no_such_route", f"there is no {request.method} {request.url.path} here")
+        text = f"there is no {request.method} {request.url.path} here; there are {OFFERED}"
+        if "chat" in request.url.path:
+            text += "; chat is not offered yet"
+        refusal = ApiError(error.status_code, "no_such_route", text)
     return refusal.response()
 
 

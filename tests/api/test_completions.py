@@ -196,6 +196,10 @@ def test_closing_the_connection_cancels(api: httpx.Client, api_home: EngineHome,
 def test_unknown_routes_and_methods_are_json(api: httpx.Client) -> None:
     answer = api.get("/v1/unknown")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_such_route")
+    offered = "there are GET /health, GET /v1/models and POST /v1/completions"
+    assert api.get("/").json()["error"]["message"] == f"there is no GET / here; {offered}"
+    chat = api.post("/v1/chat/completions", json={}).json()["error"]["message"]
+    assert chat == f"there is no POST /v1/chat/completions here; {offered}; chat is not offered yet"
     answer = api.get(PATH)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         405,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import socket
 from collections.abc import Iterator
@@ -46,7 +47,10 @@ def test_idle_connections_on_loopback_keep_nobody_out(web: httpx.Client, api_hom
         assert web.get("/health").status_code == 200
         assert api_home.health() is not None
         wait_until(lambda: len(select.select(idle, [], [], 0)[0]) >= 50)
-        assert idle[0].recv(1) == b""  # the oldest went first
+        refused = idle[0].makefile("rb").read().split(b"\r\n")  # the oldest went first, and is told
+        assert refused[0] == b"HTTP/1.1 503 Service Unavailable"
+        assert b"retry-after: 1" in refused
+        assert json.loads(refused[-1])["error"]["code"] == "too_many_connections"
         idle[-1].sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert idle[-1].makefile("rb").readline().split()[1] == b"200"
 
