@@ -54,7 +54,8 @@ def show(console: Console, path: Path, result: dict[str, Any]) -> None:
         f"\n[dim]{result['reason']}: first token after {result['ttft_ms']:.0f} ms, "
         f"{result['prefilled']} tokens prefilled / {result['reused']} reused, "
         f"{result['drafted']} drafted / {result['accepted']} accepted, "
-        f"{result['tokens_per_second']:.0f} tokens/s[/dim]"
+        f"{result['tokens_per_second']:.0f} tokens/s[/dim]",
+        soft_wrap=True,
     )
 
 
