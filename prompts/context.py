@@ -100,7 +100,7 @@ def completion_segments(
         if budget.tokens <= 0:
             raise NoPromptBudget(
                 f"the prompt's budget is {budget.tokens} tokens: the model's context is too short for the tokens "
-                "reserved for the answer; ask for fewer (max_tokens) or take a model with a longer context"
+                "reserved for the answer; take a model with a longer context, or set fewer (max_tokens) in the editor"
             )
         step = max(budget.bytes // SHARE_STEPS, 1)
     total = step * SHARE_STEPS

@@ -64,7 +64,9 @@ def marker(tokenizer: FimTokenizer, name: str) -> int:
     """The id of a special token. Raises NoFimTokens."""
     token = tokenizer.special(name)
     if token is None:
-        raise NoFimTokens(f"the model's vocabulary has no {name}: it can't fill in the middle; use the chat route")
+        raise NoFimTokens(
+            f"the model's vocabulary has no {name}: it can't fill in the middle; take one that can (`embedded` does)"
+        )
     return token
 
 

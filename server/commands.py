@@ -22,6 +22,11 @@ app = typer.Typer(
 
 def _named(model: str | None) -> str | None:
     """An empty name is a mistake, such as an unset variable in a script, and no wish for the embedded model."""
+    from server.models_known import MODEL_VARIABLE
+
+    variable = os.environ.get(MODEL_VARIABLE)
+    if model is None and variable and not variable.strip():
+        raise typer.BadParameter(f"{MODEL_VARIABLE} holds blanks alone; give a GGUF file or a known name, or unset it")
     if model is not None and not model.strip():
         raise typer.BadParameter("it is empty; give a GGUF file or a known name, or leave it out")
     return model
@@ -74,7 +79,7 @@ def serve(
     host: Annotated[str, typer.Option(help="A loopback address to serve HTTP on.")] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port to serve HTTP on; without it 8642, or a free one where that is taken."),
+        typer.Option(min=0, max=65535, help="Port to serve HTTP on; without it 8642, or a free one if that is taken."),
     ] = None,
     idle_minutes: Annotated[
         float, typer.Option(min=0.001, help="End after so many minutes without a client.", hidden=True)

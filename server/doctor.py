@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prompts.budget import BudgetKeeper
+from prompts.fim import NoFimTokens, fim_tokens
+from prompts.segments import Segment
 from server import __version__
 from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_id
 from server.process.lock import lock_holder
@@ -79,6 +81,7 @@ def _model(asked: str | None) -> Iterator[Finding]:
         from server.gguf.errors import ModelFileError
         from server.gguf.reader import ModelFile
         from server.model.check import check_model
+        from server.model.tokenizer import Tokenizer
     except (ImportError, OSError):
         yield "model", f"{path}, not looked at without torch", False
         return
@@ -99,6 +102,10 @@ def _model(asked: str | None) -> Iterator[Finding]:
     size = f"{path.stat().st_size / 1e6:.1f} MB, {weights / 1e6:.1f} M weights ({kinds}) {drafts}"
     yield "model", f"{label}: {path}", True
     yield "", f"{size}, context of {context} tokens", True
+    try:
+        fim_tokens((Segment("suffix", "\n", "suffix"), Segment("prefix", "x", "prompt")), Tokenizer.from_file(file))
+    except NoFimTokens as error:
+        yield "", str(error), False
     keeper = BudgetKeeper()
     keeper.engine(context, 0.0)
     if keeper.budget(ANSWER_TOKENS).tokens < 1:

@@ -18,8 +18,10 @@ import torch
 
 from server.cache.prefix import PrefixCache
 from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, load_on_gpu, warm_up_gpu
+from server.gguf.errors import UselessWeights
 from server.gguf.reader import ModelFile
 from server.kernel.errors import KernelFault
+from server.model.finite import NotNumbers
 from server.model.hybrid import HybridModel
 from server.model.linear import can_halve
 from server.model.tokenizer import Tokenizer
@@ -167,10 +169,13 @@ class Engine:
         self.tokenizer = Tokenizer.from_file(file)
         self.executor = self._choice.text
         log.info("executor: %s", self.executor)
-        if self._choice.kernel is None:
-            self._load_on_cpu(file)
-        else:
-            self._load_on_gpu(file, self._choice)
+        try:
+            if self._choice.kernel is None:
+                self._load_on_cpu(file)
+            else:
+                self._load_on_gpu(file, self._choice)
+        except NotNumbers as error:
+            raise UselessWeights(self._file, "what the model computes is not numbers") from error
 
     def _load_on_gpu(self, file: ModelFile, choice: Choice) -> None:
         self._launches = load_on_gpu(file, choice, self.tokenizer.end_tokens)

@@ -24,6 +24,7 @@ from server.kernel.model import KernelModel
 from server.kernel.sequence import take_over
 from server.kernel.source import find_arch
 from server.model.config import ModelConfig
+from server.model.finite import check_numbers
 from server.model.hybrid import HybridModel, draft_ids
 from server.model.tokenizer import Tokenizer
 from server.speculation.launches import Launches
@@ -127,7 +128,7 @@ def load_on_gpu(file: ModelFile, choice: Choice, end_tokens: Collection[int]) ->
 
 def warm_up_gpu(launches: Launches) -> float:
     """Prefills, and launches of every depth, so that no request waits for what happens once -> tokens per second of
-    prefill."""
+    prefill. Raises NotNumbers."""
     model, cycles = launches.model, launches.cycles
     length = max(2, min(FIRST + CHUNK, model.config.context_length - 1))
     ids = [i % model.config.vocab for i in range(length)]
@@ -139,7 +140,7 @@ def warm_up_gpu(launches: Launches) -> float:
     hidden = model.prefill(ids[first:], state)
     model.wait()
     rate = (length - first) / (time.perf_counter() - began)
-    model.logits(hidden[-1:])
+    check_numbers(model.logits(hidden[-1:]))
     for drafts in range(MAX_DRAFTS + 1 if model.config.mtp else 1):
         for run in (cycles.cycle, cycles.logits):
             take_over(cycles.at, model.config, state, ids[0])

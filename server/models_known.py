@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from server.gguf.errors import printable
+
 MODEL_VARIABLE = "DRAFTLINE_MODEL"
 EMBEDDED = "embedded"
 
@@ -35,7 +37,15 @@ def find_model(name: str | None) -> Path:
 
     Only cheap checks, so that a wrong name is answered before anything heavy is imported.
     """
-    asked = name or EMBEDDED
+    try:
+        return _find(name or EMBEDDED)
+    except ModelNotFound as error:
+        # Who asked comes last: a path that the variable holds too was most likely taken from it.
+        source = f" ({MODEL_VARIABLE} asked for it)" if name and name == asked_model(None) else ""
+        raise ModelNotFound(printable(f"{error}{source}")) from error
+
+
+def _find(asked: str) -> Path:
     if asked in KNOWN_MODELS:
         path = KNOWN_MODELS[asked]
         if not path.is_file():

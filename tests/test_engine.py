@@ -16,6 +16,7 @@ import torch
 from tiny_model import seldom_end, write_tiny_model
 
 from server.engine import ContextOverflow, Engine, InvalidRequest
+from server.gguf.errors import UselessWeights
 from server.request import Event, FinishedEvent, GenerationRequest, SamplingParams, TextEvent
 from server.serving.answer_text import AnswerText
 from server.serving.generation import Generation
@@ -531,6 +532,15 @@ def test_a_file_that_is_no_model_is_refused_by_the_constructor(tmp_path: Path) -
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(ModelFileError, match="broken"):
+        Engine(path, threads=1)
+
+
+def test_a_model_whose_outputs_are_not_numbers_is_refused_by_name(tmp_path: Path) -> None:
+    def edit(metadata: Any, tensors: Any) -> None:
+        tensors["blk.0.ssm_a"][:] = 1e6  # a state that grows, and soon beyond all numbers
+
+    path = write_tiny_model(tmp_path / "m.gguf", edit=edit)
+    with pytest.raises(UselessWeights, match=r"m\.gguf: what the model computes is not numbers"):
         Engine(path, threads=1)
 
 

@@ -217,3 +217,19 @@ CODECS: dict[TensorType, Codec] = {
     TensorType.IQ3_S: _iq3_s,
     TensorType.MXFP4: _mxfp4,
 }
+SCALES: dict[TensorType, tuple[int, ...]] = {
+    TensorType.Q8_0: (0,),
+    TensorType.Q4_0: (0,),
+    TensorType.Q4_1: (0, 2),
+    TensorType.Q5_0: (0,),
+    TensorType.Q5_1: (0, 2),
+    TensorType.Q2_K: (80, 82),
+    TensorType.Q3_K: (108,),
+    TensorType.Q4_K: (0, 2),
+    TensorType.Q5_K: (0, 2),
+    TensorType.Q6_K: (208,),
+    TensorType.IQ4_NL: (0,),
+    TensorType.IQ4_XS: (0,),
+    TensorType.IQ3_S: (0,),
+}
+"""Where the halves of a block stand. Its weights are finite exactly when they are, and below 1e9."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def _printable(text: str) -> str:
-    """`text` on one line: names come from the file and may hold anything."""
+def printable(text: str) -> str:
+    """`text` on one line: names of files and tensors may hold anything, and it must not reach a terminal as it is."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -26,7 +26,7 @@ class ModelFileError(Exception):
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.tensor is None else f"{self.path}: tensor {self.tensor}: "
-        return _printable(f"{where}{self.problem}. {self.hint}".rstrip())
+        return printable(f"{where}{self.problem}. {self.hint}".rstrip())
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.path, self.problem, self.tensor, self.hint)
@@ -88,6 +88,12 @@ class DamagedTensor(ModelFileError):
     """A tensor with values that no trained model has: the file was not copied or downloaded to its end, or spoilt."""
 
     next_step = "Download or copy the file again, and compare its checksum."
+
+
+class UselessWeights(ModelFileError):
+    """Every weight is a number, but what is computed from them isn't."""
+
+    next_step = "Its weights are spoilt, or were never trained: use another file."
 
 
 class UnsupportedTensorType(ModelFileError):

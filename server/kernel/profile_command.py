@@ -21,12 +21,15 @@ WARM_UPS, LAUNCHES = 5, 10
 
 
 def run(model: str | None, rows: int, drafts: int, context: int, json_path: str | None) -> int:
-    """Print the profile; 2 for a model or a launch that doesn't exist, 1 where it can't be measured."""
+    """Print the profile; 2 for a launch that doesn't exist, 1 where it can't be measured."""
     try:
         path = find_model(asked_model(model))
+    except ModelNotFound as error:
+        return _failed(error, 1)
+    try:
         if json_path is not None and not Path(json_path).absolute().parent.is_dir():
             raise ValueError(f"{json_path} can't be written: there is no such folder")
-    except (ModelNotFound, ValueError) as error:
+    except ValueError as error:
         return _failed(error, 2)
     try:
         import torch

@@ -6,7 +6,7 @@ import torch
 
 from server.gguf.reader import ModelFile
 from server.model.config import ModelConfig
-from server.model.damage import check_values, check_zeros
+from server.model.damage import check_bytes, check_zeros
 from server.model.tokenizer import Tokenizer
 from server.model.weights import WeightReader
 
@@ -21,11 +21,12 @@ def check_model(file: ModelFile) -> bool:
     """
     config = ModelConfig.from_file(file)
     Tokenizer.from_file(file)
-    WeightReader(file, config, torch.device("meta"), torch.float32, half=False).read(None)
-    if sum(info.nbytes for info in file.tensors.values()) > MOST_BYTES:
+    reader = WeightReader(file, config, torch.device("meta"), torch.float32, half=False)
+    reader.read(None)
+    names = dict.fromkeys(reader.names)
+    if sum(file.info(name).nbytes for name in names) > MOST_BYTES:
         return False
-    for name, info in file.tensors.items():
+    for name in names:
         check_zeros(file, name)
-        if len(info.shape) == 1:
-            check_values(file, name, file.tensor(name))
+        check_bytes(file, name)
     return True

@@ -9,22 +9,48 @@ from itertools import pairwise
 
 import torch
 
+from server.gguf.codecs import SCALES
 from server.gguf.errors import DamagedTensor
 from server.gguf.reader import ModelFile
+from server.gguf.types import TensorType, block_size
 
 PAGE_BYTES = 4096
 ZERO_RUN_PAGES = 16
 """Copies and downloads leave holes of whole pages. A trained matrix may have a row of zeros, or a few (units that
 died), but not 64 KiB of them next to each other."""
+PLAIN = {TensorType.F32: torch.float32, TensorType.F16: torch.float16, TensorType.BF16: torch.bfloat16}
 NORMAL = 1
 """``tokenizer.ggml.token_type`` of a token that text is made of."""
 
 
+LARGEST = 1e9
+"""Of a weight, in size: what a model has is far smaller, and what passes through far larger ones overflows."""
+
+
 def check_values(file: ModelFile, name: str, values: torch.Tensor) -> None:
-    """Raises DamagedTensor when a dequantised tensor holds a number that is not finite."""
+    """Raises DamagedTensor when a dequantised tensor holds a number that is not finite, or is beyond all reason."""
     low, high = torch.aminmax(values)  # a NaN comes through in both
     if not torch.isfinite(low) or not torch.isfinite(high):
         raise DamagedTensor(file.path, "it holds numbers that are not finite", tensor=name)
+    largest = max(-float(low), float(high))
+    if largest > LARGEST:
+        raise DamagedTensor(file.path, f"it holds {largest:.0e}, which is no trained weight", tensor=name)
+
+
+def check_bytes(file: ModelFile, name: str) -> None:
+    """What `check_values` finds, from the bytes: in most types the scales tell, and nothing is dequantised."""
+    info = file.info(name)
+    raw = file.raw(name)
+    if (plain := PLAIN.get(info.type)) is not None:
+        check_values(file, name, raw.view(plain))
+        return
+    if info.type not in SCALES:
+        check_values(file, name, file.tensor(name))
+        return
+    blocks = raw.view(-1, block_size(info.type)[1])
+    for at in SCALES[info.type]:
+        if not torch.isfinite(blocks[:, at : at + 2].view(torch.float16)).all():
+            raise DamagedTensor(file.path, "it holds numbers that are not finite", tensor=name)
 
 
 def check_zeros(file: ModelFile, name: str) -> None:

@@ -108,6 +108,7 @@ def gate_width(config: ModelConfig) -> int:
 class WeightReader:
     """Builds the weights of one model. On torch's meta device no weight is read: only whether they could be.
 
+    names: the tensors that were asked for, in order.
     Errors: MissingTensor, WrongTensorShape, UnsupportedTensorType, DamagedTensor.
     """
 
@@ -120,6 +121,7 @@ class WeightReader:
         self.device = device
         self.dtype = dtype
         self.half = half
+        self.names: list[str] = []
         self.wide = torch.float64 if dtype == torch.float64 else torch.float32
         """The type of norms, gates and recurrent states."""
 
@@ -137,6 +139,7 @@ class WeightReader:
         return ModelWeights(embedding, layers, output_norm, output, mtp)
 
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
+        self.names.append(name)
         if self.device.type == "meta":
             self.file.check(name, shape)
             return torch.empty(shape, device=self.device)

@@ -55,9 +55,14 @@ def find_places() -> Places:
     ``DRAFTLINE_RUNTIME_DIR`` puts everything, the log too, into one directory of the caller's choice.
     """
     given = os.environ.get(RUNTIME_DIR_VARIABLE)
+    if given and not Path(given).is_absolute():
+        # An editor's, a shell's and an engine's working directory differ: each would have a place of its own.
+        raise RuntimeDirectoryError(
+            f"{RUNTIME_DIR_VARIABLE} is {given!r}, which is no absolute path; set it to one that begins with /"
+        )
     try:
         if given:
-            runtime = state = Path(given).absolute()
+            runtime = state = Path(given)
         else:
             with warnings.catch_warnings():
                 # An unset XDG_RUNTIME_DIR (containers, root) has a safe fall-back: nothing to tell the user about.

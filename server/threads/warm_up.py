@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from server.model.finite import check_numbers
 from server.threads.chooser import ThreadChooser, thread_counts
 
 if TYPE_CHECKING:
@@ -39,18 +40,20 @@ class Measured:
 def warm_up(model: HybridModel, threads: int, free: Callable[[], int]) -> Measured:
     """Run the model on at most ``threads`` threads; only counts that give the same bits become a choice.
 
+    Raises NotNumbers.
+
     free: processors that others leave, which more threads are not tried on.
     """
     torch.set_num_threads(1)  # so that this thread's own time tells a large model from a busy machine
     began = time.thread_time()
     ids = [i % model.config.vocab for i in range(TOKENS + max(ROWS))]
-    model.logits(model.prefill(ids[:FIRST], model.new_state())[-1:])
+    check_numbers(model.logits(model.prefill(ids[:FIRST], model.new_state())[-1:]))
     seconds = time.thread_time() - began
     if seconds > SLOW_SECONDS:
         torch.set_num_threads(threads)
         only = {threads: seconds / FIRST}
         return Measured(FIRST / seconds, ThreadChooser(only, free), ThreadChooser({threads: seconds}, free), True)
-    _run(model, ids)
+    check_numbers(*_run(model, ids)[0])
     prefill: dict[int, float] = {}
     decode: dict[int, float] = {}
     results: dict[int, list[Tensor]] = {}

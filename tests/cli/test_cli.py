@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import shlex
 import subprocess
 import sys
@@ -105,7 +106,71 @@ def test_an_empty_variable_counts_as_unset(home: EngineHome) -> None:
     assert "\n  model       embedded (the default): " in home.run("doctor", DRAFTLINE_MODEL="").stdout
 
 
-@pytest.mark.parametrize("fault", ["name", "type", "context", "zero"])
+@pytest.mark.parametrize("command", [("complete", "x.py:1:1"), ("serve",), ("lsp",), ("doctor",), ("profile",)])
+def test_a_variable_of_blanks_is_a_mistake_too(home: EngineHome, command: tuple[str, ...]) -> None:
+    done = home.run(*command, DRAFTLINE_MODEL=" ")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "DRAFTLINE_MODEL holds blanks alone" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", [("complete", "{file}:1:1"), ("serve",), ("doctor",), ("profile",)])
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_a_missing_model_is_one_line_and_one_code_and_names_the_variable_it_came_from(
+    home: EngineHome, tmp_path: Path, command: tuple[str, ...], by_variable: bool
+) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("x = \n")
+    missing = "/no\x1b[31m\n.gguf"
+    arguments = [word.format(file=file) for word in command]
+    if by_variable:
+        done = home.run(*arguments, DRAFTLINE_MODEL=missing)
+    else:
+        done = home.run(*arguments, *([missing] if command == ("profile",) else ["--model", missing]))
+    told = done.stdout if command == ("doctor",) else done.stderr
+    line = next(line for line in told.splitlines() if "there is no model file" in line)
+    assert done.returncode == 1
+    assert r"there is no model file /no\x1b[31m\n.gguf and no model of that name" in line
+    assert line.endswith(" (DRAFTLINE_MODEL asked for it)") == by_variable
+    assert "\x1b" not in done.stdout + done.stderr
+    assert command == ("doctor",) or done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["doctor", "stop", "serve"])
+def test_a_relative_runtime_directory_is_an_error_and_is_not_made(
+    home: EngineHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = home.run(command, DRAFTLINE_RUNTIME_DIR="rel")
+    assert done.returncode == 1
+    told = "DRAFTLINE_RUNTIME_DIR is 'rel', which is no absolute path; set it to one that begins with /"
+    assert told in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("redirection", ["</dev/null", "<&-", "<{garbage}"])
+def test_a_language_server_that_no_editor_talks_to_says_what_it_is_for(
+    home: EngineHome, tmp_path: Path, redirection: str
+) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_text("hello\n\nthere\n")
+    done = in_shell(home, f"lsp {redirection.format(garbage=garbage)}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("draftline: lsp is for editors")
+
+
+def test_a_language_server_at_a_terminal_says_so_at_once(home: EngineHome) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*REAL_COMMAND, "lsp"], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("draftline: lsp is for editors")
+        process.terminate()
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("fault", ["name", "type", "context", "zero", "ones", "fim"])
 def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> None:
     def edit(metadata: Metadata, tensors: Tensors) -> None:
         if fault == "name":
@@ -114,6 +179,11 @@ def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> N
             metadata["tokenizer.ggml.token_type"][5] = 76
         elif fault == "zero":
             tensors["output_norm.weight"][:] = 0
+        elif fault == "ones":
+            tensors["blk.0.ffn_up.weight"].view("uint32")[:] = 0xFFFFFFFF
+        elif fault == "fim":
+            tokens = metadata["tokenizer.ggml.tokens"]
+            tokens[tokens.index("<|fim_middle|>")] = "<|elsewhere|>"
 
     assert Settings().max_tokens == ANSWER_TOKENS
     context = 16 if fault == "context" else 4096
@@ -126,6 +196,8 @@ def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> N
         "type": "tokens of the unknown type 76",
         "context": "a context of 16 tokens leaves no room for a prompt and an answer of 96",
         "zero": "tensor output_norm.weight: all of it is zero",
+        "ones": "tensor blk.0.ffn_up.weight: it holds numbers that are not finite",
+        "fim": "has no <|fim_middle|>: it can't fill in the middle",
     }[fault] in told
 
 

@@ -70,9 +70,7 @@ def test_a_python_that_is_too_old_or_missing_is_one_line_and_no_environment(chec
         ("3.98", None, False),  # whatever python3 is now
     ],
 )
-def test_an_environment_of_another_python_is_made_anew(
-    checkout: Path, had: str, asked: str | None, anew: bool
-) -> None:
+def test_an_environment_of_another_python_is_made_anew(checkout: Path, had: str, asked: str | None, anew: bool) -> None:
     set_up(checkout, had)
     arguments = [f"PYTHON={python(checkout / 'asked', asked)}"] if asked else []
     done = make(checkout, "-n", "install", *arguments)

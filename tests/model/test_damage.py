@@ -6,11 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_model import Metadata, Tensors, write_tiny_model
 
+from server.gguf.codecs import SCALES, dequantise
 from server.gguf.errors import DamagedTensor, MissingTensor, WrongMetadata
 from server.gguf.reader import ModelFile
+from server.gguf.types import TensorType, block_size
 from server.model.check import check_model
+from server.model.damage import LARGEST
 from server.model.hybrid import HybridModel
 from server.models_known import find_model
 
@@ -73,6 +77,44 @@ def test_numbers_that_are_not_finite_are_refused(
     size = ModelFile.open(large).info(name).nbytes
     file = spoilt(large, tmp_path, name, min(first, size - 4), count, 0xFF)
     refused(file, name, "it holds numbers that are not finite")
+    with pytest.raises(DamagedTensor, match="not finite"):
+        check_model(file)
+
+
+def test_weights_beyond_all_reason_are_refused(tmp_path: Path) -> None:
+    def edit(metadata: Metadata, tensors: Tensors) -> None:
+        tensors["blk.1.attn_norm.weight"][3] = -1e30
+
+    file = ModelFile.open(write_tiny_model(tmp_path / "m.gguf", edit=edit))
+    refused(file, "blk.1.attn_norm.weight", "it holds 1e\\+30, which is no trained weight")
+    with pytest.raises(DamagedTensor, match="no trained weight"):
+        check_model(file)
+
+
+@pytest.mark.parametrize("count", [16_384, None])
+def test_a_quantised_tensor_of_ones_is_refused_by_the_check_too(tmp_path: Path, count: int | None) -> None:
+    source = find_model(None)
+    tensors = ModelFile.open(source).tensors
+    kinds = {info.type: name for name, info in tensors.items() if info.nbytes > 20_000}
+    assert len(kinds) >= 3
+    for name in kinds.values():
+        file = spoilt(source, tmp_path, name, 0, count, 0xFF)
+        with pytest.raises(DamagedTensor, match=f"tensor {name}: it holds numbers that are not finite"):
+            check_model(file)
+
+
+@pytest.mark.parametrize("type", SCALES)
+def test_scales_tell_of_every_type_whether_its_weights_are_finite(type: TensorType) -> None:
+    size = block_size(type)[1]
+    generator = torch.Generator().manual_seed(1)
+    raw = torch.randint(0, 256, (2000, size), dtype=torch.uint8, generator=generator)
+    raw[::7] = 0xFF
+    halves = [raw[:, at : at + 2].view(torch.float16)[:, 0] for at in SCALES[type]]
+    finite = torch.stack([torch.isfinite(half) for half in halves]).all(0)
+    values = dequantise(raw, type)
+    assert torch.equal(finite, torch.isfinite(values).all(1))
+    assert not finite.all()
+    assert values[finite].abs().max() < LARGEST
 
 
 @pytest.mark.parametrize("byte", [0, 0xFF])

@@ -167,7 +167,7 @@ def test_training_builds_the_same_ids_from_the_same_parts() -> None:
 @pytest.mark.parametrize("missing", NAMES)
 def test_a_vocabulary_without_the_markers_is_one_typed_error(missing: str) -> None:
     tokenizer = Characters([name for name in NAMES if name != missing])
-    with pytest.raises(NoFimTokens, match=rf"no <\|{missing}\|>: .* chat route"):
+    with pytest.raises(NoFimTokens, match=rf"no <\|{missing}\|>: .* take one that can"):
         fim_tokens(WORKSPACE, tokenizer)
 
 

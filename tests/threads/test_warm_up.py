@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_model import FakeModel
 
+from server.model.finite import NotNumbers
 from server.threads import warm_up as module
 from server.threads.warm_up import warm_up
 
@@ -80,3 +81,16 @@ def test_a_busy_machine_does_not_lower_the_rate() -> None:
     model.prefill = lambda ids, state: (spend(0.005), time.sleep(0.1), prefill(ids, state))[-1]
     rate = warm_up(model, 1, lambda: 1).prefill_rate
     assert module.TOKENS / 0.1 < rate <= module.TOKENS / 0.005
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("spoilt", ["prefill", "logits"])
+def test_a_model_that_computes_no_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, spoilt: str, slow: bool) -> None:
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.0 if slow else 100.0)
+    model = Countable(depends=False)
+    inner = getattr(model, spoilt)
+    row = model.logits(torch.ones(1, 3))
+    monkeypatch.setattr(model, "logits", lambda hidden: row * hidden.sum())
+    monkeypatch.setattr(model, spoilt, lambda *given: inner(*given) * float("nan"))
+    with pytest.raises(NotNumbers):
+        warm_up(model, 2, lambda: 2)
