@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from models.files import File, read_files
+from models.inputs import CORPUS, EXPORT, require
 from models.spans import Span, cursors, repeats, rest_of_line_spans
 from prompts.fim import fim_tokens, header_ids
 from prompts.segments import Segment
@@ -227,6 +228,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     args = parser.parse_args()
+    require("evaluate", [(args.model, EXPORT), (args.heldout, CORPUS), (args.compare, f"{EXPORT} --wide")])
     began = time.monotonic()
     with get_context("spawn").Pool(args.processes) as pool:
         parts = pool.starmap(work, [(args, share) for share in range(args.processes)], chunksize=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from models.inputs import TOKENIZER, TRAIN, require
 from models.network import Dimensions, Weights, exported
 from models.tokenizer_file import tokenizer_metadata
 from server.gguf.types import TensorType
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--wide", action="store_true", help="BF16 instead of the quantised mix")
     args = parser.parse_args()
+    require("export", [(args.weights, TRAIN), (args.tokenizer, TOKENIZER)])
     weights = torch.load(args.weights, map_location="cpu")
     export(weights, args.tokenizer, args.out, choose=wide_type if args.wide else mixed_type)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")

@@ -14,6 +14,7 @@ import torch
 
 from models.evaluate import ANSWER, SEED, Evaluation, Tally
 from models.files import read_files
+from models.inputs import CORPUS, EXPORT, require
 from models.spans import cursors
 
 BLOCK = 50
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=1024, help="tokens of a prompt")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    require("memorised", [(args.model, EXPORT), (args.heldout, CORPUS), (args.text, CORPUS)])
     evaluation = Evaluation(args.model, args.device, args.budget)
     tokenizer = evaluation.tokenizer
     written, real = [], []

@@ -11,6 +11,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+from models.inputs import CORPUS, require
+
 HEAD = """\
 Draftline
 Copyright The Draftline authors
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, required=True, help="notice.tsv of models.corpus")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    require("notice", [(args.table, CORPUS)])
     with args.table.open(encoding="utf-8", newline="") as lines:
         args.out.write_text(notice(list(csv.DictReader(lines, delimiter="\t"))), encoding="utf-8")
 

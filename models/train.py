@@ -25,6 +25,7 @@ from models.delta_rule import check_against_torch, chunk_delta_rule, library_del
 from models.errors import TrainingError
 from models.files import read_files
 from models.generate import greedy
+from models.inputs import CORPUS, EXPORT, TOKENIZER, TRAIN, require
 from models.loops import CONTINUATION, PROMPT, OwnLoops, looping_share, unlikelihood
 from models.network import REHEARSAL, Dimensions, Network, Weights, imported, initial_weights
 from models.optimiser import Muon, adamw
@@ -301,6 +302,10 @@ def main() -> int:
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available())
     parser.add_argument("--tiny", action="store_true", help="a small network, to rehearse on a CPU")
     args = parser.parse_args()
+    tokenizer = args.data / "tokenizer.json"
+    maker = TRAIN if args.start is not None and args.start.suffix == ".pt" else EXPORT
+    made = [(args.data / args.train[0], CORPUS), (args.data / "heldout.jsonl.xz", CORPUS), (tokenizer, TOKENIZER)]
+    require("train", [*made, (args.start, maker)])
     args.out.mkdir(parents=True, exist_ok=True)
     try:
         Trainer(args).run()

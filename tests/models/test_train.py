@@ -29,7 +29,6 @@ from models.train import (
     UNLIKELIHOOD,
     Trainer,
     learning_rate,
-    main,
     read_weights,
     target_weights,
 )
@@ -249,14 +248,3 @@ def test_a_rehearsal_against_loops_logs_how_many_continuations_loop(data: Path, 
     assert log[0]["unlikelihood"] > 0
     assert log[-1]["event"] == "end"
     assert 0 <= log[-1]["loops"] <= 1
-
-
-def test_missing_text_is_one_line_and_exit_code_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["train", "--data", str(tmp_path), "--out", str(tmp_path / "run")])
-    assert main() == 1
-    said = capsys.readouterr().err
-    assert said.startswith("train: ")
-    assert said.count("\n") == 1
-    assert "models.corpus" in said
