@@ -144,6 +144,20 @@ def complete(
     raise typer.Exit(code)
 
 
+@app.command(hidden=True)
+def check(model: Annotated[str, typer.Argument(metavar="PATH")]) -> None:
+    """Fail when no completion would come of a model file: asked by a client before it replaces an engine."""
+    from pathlib import Path
+
+    from server.gguf.errors import ModelFileError
+    from server.usable import Unusable, check_file
+
+    try:
+        check_file(Path(model))
+    except (ModelFileError, Unusable) as error:
+        _fail(str(error), 1)
+
+
 @app.command()
 def doctor(model: Model = None) -> None:
     """Show what is installed, which model and executor would run, and whether the engine is alive."""

@@ -1,0 +1,54 @@
+"""What must not take a working engine's place: files that load and answer nothing, or don't load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_model import Metadata, Tensors, write_tiny_model
+
+from server.gguf.errors import DamagedTensor
+from server.gguf.reader import ModelFile
+from server.process.spawn import model_problem
+from server.usable import Unusable, check_file
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_a_good_model_passes(tmp_path: Path) -> None:
+    assert await model_problem(write_tiny_model(tmp_path / "m.gguf")) is None
+
+
+@pytest.mark.parametrize("name", ["blk.1.ffn_down.weight", "output_norm.weight", "token_embd.weight"])
+def test_a_tensor_of_ones_all_over_is_found(tmp_path: Path, name: str) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf")
+    info = ModelFile.open(path).info(name)
+    data = bytearray(path.read_bytes())
+    data[info.offset + info.nbytes // 2 : info.offset + info.nbytes] = b"\xff" * (info.nbytes - info.nbytes // 2)
+    path.write_bytes(data)
+    with pytest.raises(DamagedTensor, match="it holds numbers that are not finite"):
+        check_file(path)
+
+
+@pytest.mark.parametrize("context", [1, 16, 128])
+async def test_a_context_too_short_for_an_answer_is_found(tmp_path: Path, context: int) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", context_length=context)
+    problem = await model_problem(path)
+    assert problem == (
+        f"{path}: a context of {context} tokens leaves no room for a prompt and an answer of 96; use a model with a "
+        "longer context"
+    )
+
+
+def test_a_vocabulary_that_can_not_fill_in_the_middle_is_found(tmp_path: Path) -> None:
+    def edit(metadata: Metadata, tensors: Tensors) -> None:
+        tokens = metadata["tokenizer.ggml.tokens"]
+        tokens[tokens.index("<|fim_suffix|>")] = "<|another|>"
+
+    with pytest.raises(Unusable, match="its vocabulary lacks tokens to fill in the middle with"):
+        check_file(write_tiny_model(tmp_path / "m.gguf", edit=edit))
