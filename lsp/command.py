@@ -14,7 +14,7 @@ from lsp.settings import Settings
 from prompts.context import NoPromptBudget
 from prompts.ignore import IgnoreRules, repository_of
 from prompts.text import Cursor, SourceText
-from server.client import EngineClient, EngineError, EngineUnavailable
+from server.client import EMBEDDED, EngineClient, EngineError, EngineUnavailable
 from server.request import Counters
 
 PATIENCE = Settings(timeout_ms=60_000)
@@ -96,27 +96,31 @@ def _tell(line: str) -> None:
     print(f"draftline: {line}", file=sys.stderr, flush=True)
 
 
-async def _complete(place: Place, model: str | None) -> Outcome:
+async def _complete(place: Place, model: str | None) -> tuple[Outcome, str | None]:
+    """The outcome, and the model that was asked."""
     root = repository_of(place.path.parent)
     if IgnoreRules().excluded(place.path, root or place.path.parent):
-        return Outcome("excluded", detail="an ignored file or one that looks like a secret")
+        return Outcome("excluded", detail="an ignored file or one that looks like a secret"), None
     if is_blank(SourceText.from_text(place.text)):
-        return BLANK
+        return BLANK, None
     shown = place.path.relative_to(root).as_posix() if root else place.path.name
     try:
-        async with await EngineClient.connect(model=model, on_replace=_tell) as client:
+        async with await EngineClient.connect(model=model, tell=_tell) as client:
             workplace = Workplace(repository=root.name if root else None)
-            return await complete_at(client, place.text, shown, place.cursor, workplace=workplace, settings=PATIENCE)
+            outcome = await complete_at(client, place.text, shown, place.cursor, workplace=workplace, settings=PATIENCE)
+            return outcome, client.model_id
     except (EngineUnavailable, EngineError, NoPromptBudget) as error:
-        return Outcome("error", detail=str(error))
+        return Outcome("error", detail=str(error)), None
 
 
 def run(argument: str, *, as_json: bool, model: str | None) -> int:
     """Print one completion. Returns the exit code, 1 after an error. Raises BadPlace."""
     place = read_place(argument)
-    outcome = asyncio.run(_complete(place, model))
+    outcome, answered = asyncio.run(_complete(place, model))
     if as_json:
         report = {"text": outcome.text, "reason": outcome.reason, **outcome.figures()}
+        if answered is not None:
+            report["model"] = answered
         if outcome.detail:
             report["detail"] = outcome.detail
         print(json.dumps(report))
@@ -126,7 +130,8 @@ def run(argument: str, *, as_json: bool, model: str | None) -> int:
         print(f"draftline: {outcome.detail}", file=sys.stderr)
         return 1
     if not as_json:
-        print(_figures(outcome), file=sys.stderr)
+        by = "" if answered in (None, EMBEDDED) else f", by the model {answered}"
+        print(_figures(outcome) + by, file=sys.stderr)
     return 0
 
 

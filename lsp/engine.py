@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from lsp.completion import Engine
-from server.client import EngineError, EngineUnavailable
+from server.client import LOST, EngineError, EngineUnavailable
 from server.wire import Health
 
 State = Literal["loading", "ready", "unavailable"]
@@ -19,11 +19,10 @@ State = Literal["loading", "ready", "unavailable"]
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 30.0
-LOST = "the engine was lost and is being started again"
 
 
 class Connection(Engine, Protocol):
-    on_change: Callable[[Health | EngineUnavailable | None], None]
+    on_change: Callable[[Health | EngineUnavailable | str], None]
 
     async def aclose(self) -> None: ...
 
@@ -42,6 +41,7 @@ class EngineLink:
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._probe: asyncio.Task[None] | None = None
+        self._model: str | None = None
         self.state: State = "loading"
         self.message = "the engine is being started"
 
@@ -57,23 +57,23 @@ class EngineLink:
             raise EngineUnavailable(self.message)
         return self._connection
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: Connection, why: str = LOST) -> None:
         """Tell that a request found ``connection`` dead; a new one is made in the background."""
         if connection is self._connection:
             self._connection = None
-            self._say("loading", LOST)
+            self._say("loading", why)
             self._lost.set()
 
-    def _changed(self, connection: Connection, found: Health | EngineUnavailable | None) -> None:
+    def _changed(self, connection: Connection, found: Health | EngineUnavailable | str) -> None:
         """The connection looks for another engine by itself, or has found one, or has given up."""
         if connection is not self._connection:
             return
-        if found is None:
-            self._say("loading", LOST)
+        if isinstance(found, str):
+            self._say("loading", found)
         elif isinstance(found, EngineUnavailable):
-            self.lost(connection)
+            self.lost(connection, str(found))
         else:
-            self._say("ready", found.model_id, found)
+            self._ready(found)
 
     def suspect(self, connection: Connection) -> None:
         """Tell that a request had no answer in time; an engine that says nothing at all counts as lost."""
@@ -114,7 +114,7 @@ class EngineLink:
             self._lost.clear()
             self._connection = connection
             connection.on_change = functools.partial(self._changed, connection)
-            self._say("ready", health.model_id, health)
+            self._ready(health)
             began = clock()
             await self._lost.wait()
             await connection.aclose()
@@ -124,6 +124,11 @@ class EngineLink:
                 # It dies as soon as it runs: don't start it as fast as it dies.
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _ready(self, health: Health) -> None:
+        before, self._model = self._model, health.model_id
+        changed = before not in (None, health.model_id)
+        self._say("ready", f"{health.model_id}, in place of {before}" if changed else health.model_id, health)
 
     def _say(self, state: State, message: str, health: Health | None = None) -> None:
         self.state, self.message = state, message

@@ -27,7 +27,7 @@ from lsp.settings import read_settings
 from lsp.status import Status
 from lsp.workspace import Workspace, file_path
 from server import __version__
-from server.client import EngineClient
+from server.client import Claim, EngineClient
 from server.wire import Health
 
 FOR_EDITORS = (
@@ -168,8 +168,9 @@ def main(model: str | None = None) -> int:
     # Whatever prints by mistake must not end up between the frames of the protocol.
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    claim = Claim()
     server = create_server(
-        lambda: EngineClient.connect(start=True, model=model, on_replace=lambda line: server.status.log(line))
+        lambda: EngineClient.connect(model=model, claim=claim, tell=lambda line: server.status.log(line))
     )
     if sys.stdin.isatty():
         print(FOR_EDITORS, file=sys.stderr, flush=True)

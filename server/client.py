@@ -14,12 +14,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from server.process.attach import Attachment, EngineUnavailable
+from server.models_known import EMBEDDED
+from server.process.attach import Attachment, Claim, EngineUnavailable
+from server.process.last_model import name_of, read_last
+from server.process.places import Places
 from server.process.probe import NoAnswer, ask_health, open_http
 from server.wire import (
     ENGINE_PID_HEADER,
@@ -30,10 +34,12 @@ from server.wire import (
     Health,
 )
 
-__all__ = ["EngineClient", "EngineError", "EngineUnavailable"]
+__all__ = ["EMBEDDED", "Claim", "EngineClient", "EngineError", "EngineUnavailable"]
 
 SILENCE_S = 30.0
 """A stream that shows no sign of life this long is given up: the engine sends one every few seconds."""
+
+LOST = "the engine was lost and is being started again"
 
 
 class EngineError(Exception):
@@ -51,43 +57,62 @@ class EngineError(Exception):
 class EngineClient:
     """A connection to the engine process. Safe for many requests at once on one event loop.
 
-    on_change: called with None when the engine is found gone and another one is looked for, then with the health of
+    on_change: called with a line when the engine is found gone and another one is looked for, then with the health of
     that one or with the reason why there is none. May be replaced at any time.
     """
 
-    def __init__(self, http: httpx.AsyncClient, health: Health, *, start: bool, model: str | None) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        health: Health,
+        places: Places,
+        attach: Callable[[], Attachment],
+    ) -> None:
         """Use ``connect``."""
         self._http = http
         self._health = health
-        self._start = start
-        self._model = model
+        self._places = places
+        self._attach = attach
         self._search: asyncio.Task[None] | None = None
-        self.on_change: Callable[[Health | EngineUnavailable | None], None] = lambda found: None
+        self.on_change: Callable[[Health | EngineUnavailable | str], None] = lambda found: None
 
     @classmethod
     async def connect(
-        cls, *, start: bool = True, model: str | None = None, on_replace: Callable[[str], None] = lambda line: None
+        cls,
+        *,
+        start: bool = True,
+        model: str | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+        claim: Claim | None = None,
     ) -> EngineClient:
         """Attach to this user's engine once it is ready; start it when there is none and ``start`` is true.
 
         model: a path or a known name; an engine that holds another model, or is of another version, is
-        replaced as soon as it is idle. None takes the model that runs, else the one in the environment
-        variable DRAFTLINE_MODEL, else the embedded one. on_replace: told, in one line, that a running engine is
-        replaced, and why. Raises EngineUnavailable, with the engine's own line when it failed to start.
+        replaced as soon as it is idle. None takes the one in the environment variable DRAFTLINE_MODEL, else the
+        model that runs or ran last, else the embedded one. tell: as `Attachment` has it. claim: of a client that
+        connects again and again, the same each time. Raises EngineUnavailable, with the engine's own line when it
+        failed to start.
         """
-        attachment = Attachment(start=start, model=model, any_version=False, on_replace=on_replace)
+        claim = claim or Claim()
+        attach = partial(Attachment, start=start, model=model, claim=claim, tell=tell)
+        attachment = attach()
         http = open_http(attachment.places.socket)
         try:
             health = await attachment.wait_until_ready(http)
         except BaseException:
             await http.aclose()
             raise
-        return cls(http, health, start=start, model=model)
+        return cls(http, health, attachment.places, attach)
 
     @property
     def engine_pid(self) -> int:
         """Process id of the engine last heard of."""
         return self._health.pid
+
+    @property
+    def model_id(self) -> str:
+        """The model of the engine last heard of, by its name in the API."""
+        return self._health.model_id
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent]:
         """Stream one answer: any number of CompletionText, then exactly one CompletionFinished.
@@ -178,15 +203,19 @@ class EngineClient:
             raise
 
     async def _find_another(self) -> None:
-        self.on_change(None)
+        self.on_change(self._why_gone())
         try:
-            # Any version: a client that has been running since before an upgrade must not undo it.
-            attachment = Attachment(start=self._start, model=self._model, any_version=True, last=self._health)
-            self._health = await attachment.wait_until_ready(self._http)
+            self._health = await self._attach().wait_until_ready(self._http)
         except EngineUnavailable as error:
             self.on_change(error)
             raise
         self.on_change(self._health)
+
+    def _why_gone(self) -> str:
+        next_one = read_last(self._places).next
+        if next_one is None or next_one == name_of(self._health):
+            return LOST
+        return f"the engine was replaced because a client asked for the model {next_one}"
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[CompletionEvent]:

@@ -47,7 +47,7 @@ ClientModel = Annotated[
         "--model",
         metavar="PATH|NAME",
         help="A GGUF file or a known name, in place of what runs; without it $DRAFTLINE_MODEL, else the model that "
-        "runs, else the embedded one.",
+        "runs or ran last, else the embedded one.",
         callback=_named,
     ),
 ]
@@ -104,17 +104,25 @@ def serve(
 
 @app.command()
 def stop() -> None:
-    """End the engine, whatever it does at the moment."""
+    """End the engine, whatever it does at the moment; the next one starts with the embedded model again."""
     import asyncio
 
-    from server.process.places import RuntimeDirectoryError
+    from server.models_known import EMBEDDED
+    from server.process.last_model import read_last
+    from server.process.places import RuntimeDirectoryError, find_places
     from server.process.stop import stop_engine
 
     try:
+        last = read_last(find_places()).next
         pid = asyncio.run(stop_engine())
     except RuntimeDirectoryError as error:
         _fail(str(error), 1)
-    print("no engine is running" if pid is None else f"the engine (process {pid}) has ended")
+    if pid is not None:
+        print(f"the engine (process {pid}) has ended")
+    elif last in (None, EMBEDDED):
+        print("no engine is running")
+    else:
+        print(f"no engine is running; the next one doesn't go on with {last}, which ran last")
 
 
 @app.command()

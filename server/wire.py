@@ -90,7 +90,8 @@ class Health:
     status: ``loading``, ``ready`` or ``stopping`` (finishes what runs, takes nothing new). model: the resolved path
     of the model file; model_id: its name in the API; model_stamp: size and modification time of the file that was
     loaded. context_length: tokens. prefill_tokens_per_second: measured, 0 before the first measurement. active:
-    requests running or waiting. executor: what computes and why, one line; empty while the engine loads.
+    requests running or waiting. clients: connections on the user's socket, the one that asks included. executor: what
+    computes and why, one line; empty while the engine loads.
     """
 
     status: Literal["loading", "ready", "stopping"]
@@ -100,6 +101,7 @@ class Health:
     model_id: str
     model_stamp: str
     active: int = 0
+    clients: int = 0
     context_length: int = 0
     prefill_tokens_per_second: float = 0.0
     uptime_s: float = 0.0

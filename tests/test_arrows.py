@@ -34,7 +34,7 @@ BELOW = {
         "server.threads",
     ),
     "server/threads": ("server.model",),
-    "server/client.py": ("server.wire", "server.process"),
+    "server/client.py": ("server.wire", "server.models_known", "server.process"),
     "server/wire.py": ("server.request", "prompts"),
     "lsp": ("server.client", "server.request", "server.wire", "prompts"),
 }

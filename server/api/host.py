@@ -30,6 +30,11 @@ class EngineHost:
         self.model_id = model_id(model)
         self.model_stamp = model_stamp(model)
         self.status: Literal["loading", "ready", "stopping"] = "loading"
+        self.why = ""
+        """Why the process ends, for its own terminal and log."""
+        self.on_purpose = False
+        """Whether it ends because nobody wants its model any more."""
+        self.clients: Callable[[], int] = lambda: 0
         self._engine: Engine | None = None
         self._on_stop = on_stop
         self._running: set[Cancellable] = set()
@@ -73,9 +78,11 @@ class EngineHost:
         """Seconds since the engine was last used; 0 while it loads or works."""
         return 0.0 if self._running or self.status == "loading" else time.monotonic() - self._last_used
 
-    def stop(self, *, when_idle: bool) -> None:
+    def stop(self, why: str = "", *, when_idle: bool, on_purpose: bool = False) -> None:
         """Take nothing new; end at once (what runs is cancelled), or once what runs has finished."""
         self.status = "stopping"
+        self.why = self.why or why
+        self.on_purpose = self.on_purpose or on_purpose
         if when_idle and self._running:
             return
         for request in list(self._running):
@@ -92,6 +99,7 @@ class EngineHost:
             model_id=self.model_id,
             model_stamp=self.model_stamp,
             active=self.active,
+            clients=self.clients(),
             context_length=engine.context_length if engine else 0,
             prefill_tokens_per_second=engine.prefill_rate if engine else 0.0,
             uptime_s=time.monotonic() - self._started,

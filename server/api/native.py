@@ -23,6 +23,8 @@ from server.request import FinishedEvent, Priority
 from server.wire import ENGINE_PID_HEADER, CompletionFinished, Route
 
 StopWhen = Literal["now", "idle"]
+MOST_WORDS = 500
+"""Characters of a client's reason."""
 
 
 async def complete(request: Request) -> Response:
@@ -36,13 +38,21 @@ async def complete(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    """``POST /draftline/v1/stop``, with ``{"when": "now" | "idle"}``: ends the process."""
+    """``POST /draftline/v1/stop``, with ``{"when": "now" | "idle", "why": a line}``: ends the process.
+
+    idle: only if it has nothing to do at this moment, and a client that names no model starts it again. A busy engine
+    goes on: nobody's wish for another one may keep it from serving, least of all the wish of one who has gone.
+    """
     host: EngineHost = request.app.state.host
-    when = "now"
+    when, why = "now", ""
     if await request.body():
-        when = (await read_json_object(request)).choice("when", "now", StopWhen)
-    host.stop(when_idle=when == "idle")
-    return AsciiJson({"status": "stopping", "active": host.active})
+        fields = await read_json_object(request)
+        when = fields.choice("when", "now", StopWhen)
+        why = " ".join((fields.optional_text("why") or "").split())[:MOST_WORDS]
+    if when == "now" or not host.active:
+        told = f"asked to end{': ' if why else ''}{why}"
+        host.stop(told, when_idle=False, on_purpose=when == "now")
+    return AsciiJson({"status": host.status, "active": host.active})
 
 
 def _read(fields: Fields) -> Asked:

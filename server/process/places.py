@@ -25,7 +25,7 @@ class RuntimeDirectoryError(Exception):
 
 @dataclass(frozen=True)
 class Places:
-    """The files of one user's engine. runtime: socket, lock and published address; state: the log."""
+    """The files of one user's engine. runtime: socket, lock, published address, last model; state: the log."""
 
     runtime: Path
     state: Path
@@ -43,6 +43,11 @@ class Places:
     def published(self) -> Path:
         """JSON for people and scripts: pid, version, model and the HTTP address of the running engine."""
         return self.runtime / "engine.json"
+
+    @property
+    def last(self) -> Path:
+        """JSON for clients that name no model: see ``last_model``."""
+        return self.runtime / "engine.last"
 
     @property
     def log(self) -> Path:

@@ -27,6 +27,7 @@ from server.models_known import ModelNotFound, asked_model, find_model
 from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
 from server.process.connections import LimitedProtocol
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
+from server.process.last_model import LastModel, forget_last, lasting_name, write_last
 from server.process.lock import EngineLock, lock_holder
 from server.process.places import Places, RuntimeDirectoryError, find_places, writing
 from server.threads.free_cpus import FreeCpus
@@ -193,6 +194,7 @@ class EngineProcess:
         self._url = http_url(loopback)
         self._idle_s = idle_s
         self._host = EngineHost(model, on_stop=self._end)
+        self._host.clients = self._clients
         self._engine: Engine | None = None
         self._server = _Server(
             uvicorn.Config(
@@ -221,10 +223,17 @@ class EngineProcess:
         idle = asyncio.create_task(self._stop_when_idle())
         await self._server.serve(sockets=self._sockets)
         idle.cancel()
+        if self._host.on_purpose:
+            forget_last(self._places)
         # The socket goes before the engine is torn down: a client that comes now starts a new engine.
         self._places.socket.unlink(missing_ok=True)
         self._close_engine()
-        log.info("ended%s", f": {self.failure}" if self.failure else "")
+        why = self.failure or self._host.why
+        log.info("ended%s", f": {why}" if why else "")
+        if self._host.why and not self.failure:
+            # Whoever started it by hand sees why it is gone.
+            with contextlib.suppress(OSError):
+                print(f"draftline {__version__} ends: {self._host.why}", flush=True)
 
     def _end(self) -> None:
         self._server.should_exit = True
@@ -232,7 +241,7 @@ class EngineProcess:
     def _on_signal(self) -> None:
         if self._host.status == "stopping":
             self._server.force_exit = True
-        self._host.stop(when_idle=False)
+        self._host.stop("ended by a signal", when_idle=False, on_purpose=True)
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -250,6 +259,7 @@ class EngineProcess:
     def _ready(self, engine: Engine) -> None:
         self._engine = engine
         self._host.ready(engine)
+        write_last(self._places, LastModel(lasting_name(str(self._model), self._host.model_id)))
         log.info("ready after %.1f s", self._host.health().uptime_s)
         line = f"draftline {__version__} serves {self._host.model_id} on {self._places.socket} and {self._url}"
         # Where standard output can't be written, the command says so as it ends; its clients find the engine anyway.
@@ -261,7 +271,7 @@ class EngineProcess:
         get their errors, then the process ends."""
         log.error("the engine failed and ends")
         with contextlib.suppress(RuntimeError):  # the loop has ended already
-            loop.call_soon_threadsafe(partial(self._host.stop, when_idle=True))
+            loop.call_soon_threadsafe(partial(self._host.stop, "the engine failed", when_idle=True))
 
     def _failed(self, failure: str) -> None:
         self.failure = failure
@@ -288,8 +298,9 @@ class EngineProcess:
             if self._clients():
                 self._host.touch()
             elif self._host.idle_s > self._idle_s:
-                log.info("no client for %.1f minutes", self._idle_s / 60)
-                self._host.stop(when_idle=True)
+                why = f"no client for {self._idle_s / 60:.1f} minutes"
+                log.info("%s", why)
+                self._host.stop(why, when_idle=True, on_purpose=True)
 
     def _clients(self) -> int:
         """Open connections on the Unix socket: a language server keeps one while its editor is open."""

@@ -10,8 +10,9 @@ import time
 
 import httpx
 
+from server.process.last_model import forget_last
 from server.process.lock import lock_holder
-from server.process.places import find_places
+from server.process.places import Places, find_places
 from server.process.probe import open_http
 
 ANSWER_S = 3.0
@@ -21,11 +22,19 @@ TERMINATED_S = 3.0
 
 
 async def stop_engine() -> int | None:
-    """Process id of the engine that was ended and is gone; None when none was running.
+    """Process id of the engine that was ended and is gone; None when none was running. What ran last is forgotten.
 
     Raises RuntimeDirectoryError.
     """
     places = find_places()
+    try:
+        return await _stop_engine(places)
+    finally:
+        if lock_holder(places.lock) is None:
+            forget_last(places)
+
+
+async def _stop_engine(places: Places) -> int | None:
     pid = lock_holder(places.lock)
     if pid is None:
         return None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from engine_process import EngineHome, engine_home, wait_until
 from fake_engine import FakeEngine
+from tiny_model import write_tiny_model
 
 from lsp.command import BadPlace, read_place
 from prompts.text import Cursor
@@ -84,10 +85,18 @@ def test_engine_that_cannot_start_is_one_line_and_a_reason(tmp_path: Path, sourc
     assert json.loads(done.stdout)["reason"] == "error"
 
 
+def test_model_that_answered_is_named(source: Path) -> None:
+    with engine_home() as home:
+        home.serve()
+        assert home.run("complete", f"{source}:4:12").stderr.endswith(", by the model scripted\n")
+        done = home.run("complete", f"{source}:4:12", "--json")
+        assert json.loads(done.stdout)["model"] == "scripted"
+
+
 def test_replaced_engine_is_told_in_one_line(source: Path) -> None:
     with engine_home() as home:
         running = home.serve()
-        other = home.model("other.gguf")  # which no real engine can load
+        other = write_tiny_model(home.places.runtime / "other.gguf")
         done = home.run("complete", f"{source}:4:12", "--model", str(other))
         assert done.stderr.splitlines()[0] == (
             f"draftline: the running engine (process {running.pid}) is replaced: it holds the model {running.model}, "

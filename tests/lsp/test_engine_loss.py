@@ -1,7 +1,12 @@
 """The engine comes late, dies or can't be started: the editor never waits, and completions come back."""
 
+import os
+import signal
+
+from engine_process import REAL_COMMAND, engine_home, wait_until
 from fake_engine import FakeEngine, Script, script
 from language_server import root_of
+from tiny_model import seldom_end, write_tiny_model
 
 
 def ready_again(editor, after):
@@ -123,3 +128,20 @@ def test_an_engine_that_can_not_be_started_is_told_once_and_tried_again(own_serv
     assert missing in shown[0]
     assert "\n" not in shown[0]
     assert editor.stderr == []
+
+
+def test_an_engine_killed_in_the_middle_of_a_request_comes_back_with_its_model(own_server, folder, uri):
+    with engine_home(REAL_COMMAND) as home:
+        path = write_tiny_model(home.places.runtime / "chosen.gguf", edit=seldom_end)
+        pid = home.serve("--model", str(path)).pid
+        editor = own_server(env=home.environment)
+        editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "max_tokens": 2000, "timeout_ms": 60_000})
+        assert editor.wait_ready()["model"] == "chosen"
+        editor.open(uri, "x = ")
+        after = len(editor.messages)
+        request = editor.start_inline(uri, 0, 4)
+        wait_until(lambda: home.health().active)
+        os.kill(pid, signal.SIGKILL)
+        assert editor.result(request)["items"] == []
+        assert ready_again(editor, after)["model"] == "chosen"
+        assert home.health().pid != pid

@@ -20,9 +20,10 @@ from tiny_model import write_tiny_model
 
 from prompts.segments import Segment
 from server import __version__
-from server.client import SILENCE_S, EngineClient, EngineUnavailable
+from server.client import LOST, SILENCE_S, Claim, EngineClient, EngineUnavailable
 from server.gguf.writer import write_model_file
 from server.process import attach, spawn
+from server.process.last_model import LastModel, name_of, read_last, write_last
 from server.process.lock import lock_holder
 from server.process.serve import ServeError, load_engine
 from server.process.stop import stop_engine
@@ -206,7 +207,7 @@ async def test_engine_killed_between_requests_is_not_noticed(home: EngineHome) -
 async def test_search_for_another_engine_is_told_and_outlives_the_request_that_began_it(
     home: EngineHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Health | EngineUnavailable | None] = []
+    told: list[Health | EngineUnavailable | str] = []
     async with connected() as client:
         client.on_change = told.append
         killed = client.engine_pid
@@ -215,7 +216,7 @@ async def test_search_for_another_engine_is_told_and_outlives_the_request_that_b
         monkeypatch.setenv("SCRIPTED_LOAD_S", "0.5")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(whole_answer(client, REQUEST), 0.2)
-        assert told == [None]
+        assert told == [LOST]
         assert (await whole_answer(client, REQUEST))[0] == "abcde"
         assert isinstance(told[1], Health)
         assert told[1].pid == client.engine_pid != killed
@@ -224,7 +225,7 @@ async def test_search_for_another_engine_is_told_and_outlives_the_request_that_b
         os.kill(client.engine_pid, signal.SIGKILL)
         with pytest.raises(EngineUnavailable, match="no more engines"):
             await whole_answer(client, REQUEST)
-        assert [str(event) for event in told[2:]] == ["None", "no more engines"]
+        assert [str(event) for event in told[2:]] == [LOST, f"no more engines; it is what ran last: {attach.GO_BACK}"]
 
 
 async def test_closed_client_answers_those_who_wait_for_another_engine(
@@ -358,7 +359,7 @@ async def test_engine_with_another_model_is_replaced_and_that_is_told(home: Engi
     old = home.serve()
     other = home.model("other.gguf")
     told: list[str] = []
-    async with connected(model=str(other), on_replace=told.append) as client:
+    async with connected(model=str(other), tell=told.append) as client:
         health = await client.health()
         assert (health.model, health.model_id) == (str(other.resolve()), "other")
     reason = f"it holds the model {old.model}, and {other.resolve()} is asked for"
@@ -398,7 +399,204 @@ async def test_clients_that_disagree_on_the_model_do_not_take_turns_forever(
     assert all(isinstance(f, EngineClient | EngineUnavailable) for f in found)
     for failure in found:
         if isinstance(failure, EngineUnavailable):
-            assert "wait until that has ended, or end the engine with `draftline stop`" in str(failure)
+            assert "or end the engine with `draftline stop`" in str(failure)
+
+
+async def test_who_was_replaced_takes_the_engine_back_only_when_nobody_else_is_there(home: EngineHome) -> None:
+    one, two = str(home.model("one.gguf")), str(home.model("two.gguf"))
+    told: list[Health | EngineUnavailable | str] = []
+    lines: list[str] = []
+    claim = Claim()
+    async with connected(model=one, claim=claim, tell=lines.append) as first:
+        first.on_change = told.append
+        async with connected(model=two) as second:
+            assert second.model_id == "two"
+            for _ in range(2):
+                with pytest.raises(
+                    EngineUnavailable,
+                    match=r"another client keeps the engine .*two\.gguf, and .*one\.gguf is asked for; ",
+                ):
+                    await whole_answer(first, REQUEST)
+            with pytest.raises(EngineUnavailable, match="another client keeps"):
+                await EngineClient.connect(model=one, claim=claim)
+            assert told[0] == f"the engine was replaced because a client asked for the model {two}"
+            assert (await whole_answer(second, REQUEST))[0] == "abcde"
+            assert second.engine_pid == lock_holder(home.places.lock)
+        wait_until(lambda: home.health_if_ready() and home.health_if_ready().clients == 2)  # type: ignore[union-attr]
+        assert (await whole_answer(first, REQUEST))[0] == "abcde"
+        assert first.model_id == "one"
+        assert len(lines) == 1
+        assert f"is replaced: it holds the model {two}, and {one} is asked for" in lines[0]
+
+
+@pytest.fixture
+def unnamed(monkeypatch: pytest.MonkeyPatch, home: EngineHome) -> Path:
+    """Clients name no model; another one than the embedded runs."""
+    monkeypatch.delenv("DRAFTLINE_MODEL")
+    return home.model("chosen.gguf")
+
+
+async def test_a_damaged_model_does_not_end_the_engine_that_works(home: EngineHome) -> None:
+    running = home.serve()
+    damaged = home.model("damaged.gguf")
+    damaged.write_bytes(EMPTY_MODEL + b"damaged")
+    with pytest.raises(EngineUnavailable) as refused:
+        await EngineClient.connect(model=str(damaged))
+    assert str(refused.value) == f"{damaged}: it is damaged; the running engine goes on with its model"
+    health = home.health()
+    assert health is not None
+    assert health.pid == running.pid
+    home.model("scripted.gguf").write_bytes(EMPTY_MODEL + b"damaged since")
+    with pytest.raises(EngineUnavailable, match="the running engine goes on with its model"):
+        await EngineClient.connect()
+    assert lock_holder(home.places.lock) == running.pid
+
+
+async def test_when_the_new_model_can_not_be_loaded_after_all_the_next_client_gets_what_ran(
+    home: EngineHome, unnamed: Path
+) -> None:
+    home.serve("--model", str(unnamed))
+    other = home.model("other.gguf")
+    other.write_bytes(EMPTY_MODEL + b"unloadable")
+    with pytest.raises(EngineUnavailable) as failed:
+        await EngineClient.connect(model=str(other))
+    assert str(failed.value) == (
+        f"{other}: it can't be loaded; what ran before, {unnamed}, is started for the next who names no model"
+    )
+    async with connected() as client:
+        assert client.model_id == "chosen"
+
+
+async def test_engine_that_died_alone_comes_back_with_its_model_until_it_is_stopped(
+    home: EngineHome, unnamed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.kill(home.serve("--model", str(unnamed)).pid, signal.SIGKILL)
+    told: list[str] = []
+    async with connected(tell=told.append) as client:
+        assert client.model_id == "chosen"
+    line = f"no model is named, so an engine is started with the one that ran last, {unnamed}; {attach.GO_BACK}"
+    assert told == [line]
+    os.kill(client.engine_pid, signal.SIGKILL)
+    wait_until(lambda: lock_holder(home.places.lock) is None)
+    assert home.run("stop").stdout == (
+        f"no engine is running; the next one doesn't go on with {unnamed}, which ran last\n"
+    )
+    async with connected() as client:
+        assert client.model_id == "embedded"
+
+
+@pytest.mark.parametrize("end", ["stop", "signal", "idle"])
+def test_an_end_on_purpose_forgets_the_model(home: EngineHome, unnamed: Path, end: str) -> None:
+    pid = home.serve("--model", str(unnamed), *(["--idle-minutes", "0.01"] if end == "idle" else [])).pid
+    assert read_last(home.places) == LastModel(str(unnamed))
+    if end == "stop":
+        home.run("stop")
+    elif end == "signal":
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: process_is_gone(pid))
+    assert not home.places.last.exists()
+
+
+async def test_model_that_ran_last_and_is_gone_is_not_silently_another_one(home: EngineHome, unnamed: Path) -> None:
+    os.kill(home.serve("--model", str(unnamed)).pid, signal.SIGKILL)
+    unnamed.unlink()
+    with pytest.raises(EngineUnavailable, match="the model that ran last can't be started again: there is no model"):
+        await EngineClient.connect()
+
+
+async def test_client_killed_in_a_completion_connects_again_to_the_same_model(home: EngineHome, unnamed: Path) -> None:
+    """As an editor does it: with a new client."""
+    home.serve("--model", str(unnamed), SCRIPTED_TOKEN_MS="20")
+    async with connected() as client, aclosing(client.complete(ENDLESS)) as events:
+        await anext(events)
+        os.kill(client.engine_pid, signal.SIGKILL)
+        with pytest.raises(EngineUnavailable):
+            [event async for event in events]
+    async with connected() as client:
+        assert client.model_id == "chosen"
+
+
+async def test_busy_engine_goes_on_for_everybody_when_a_replacement_is_given_up(
+    home: EngineHome, unnamed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = home.serve("--model", str(unnamed), SCRIPTED_TOKEN_MS="5").pid
+    monkeypatch.setattr(attach, "BUSY_PATIENCE_S", 0.5)
+    told: list[str] = []
+    async with connected() as client, aclosing(client.complete(ENDLESS)) as events:
+        await anext(events)
+        with pytest.raises(EngineUnavailable) as given_up:
+            await EngineClient.connect(model=str(home.model("other.gguf")), tell=told.append)
+        assert str(given_up.value) == (
+            f"the engine (process {pid}) goes on with the model {unnamed}: it is still busy with 1 request of other "
+            f"clients; wait, or end it with `draftline stop`, and try again"
+        )
+        assert "is replaced once it is done with 1 request: it holds" in told[0]
+        health = home.health()
+        assert health is not None
+        assert (health.pid, health.status) == (pid, "ready")
+        async with connected() as other:
+            answer = asyncio.create_task(whole_answer(other, REQUEST))
+            await asyncio.sleep(0)
+            await events.aclose()
+            assert (await answer)[0] == "abcde"
+        assert read_last(home.places) == LastModel(str(unnamed))
+
+
+async def test_who_names_no_model_waits_for_the_one_that_is_about_to_come(
+    home: EngineHome, unnamed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.serve("--model", str(unnamed), SCRIPTED_CLOSE_S="0.5")
+    monkeypatch.setenv("SCRIPTED_LOAD_S", "0.5")
+    other = home.model("other.gguf")
+    wish = asyncio.create_task(EngineClient.connect(model=str(other)))
+    while (health := home.health()) is not None and health.status == "ready":
+        await asyncio.sleep(0.01)
+    assert read_last(home.places) == LastModel(str(unnamed), str(other))
+    async with connected() as plain, await wish as asked:
+        assert (plain.model_id, plain.engine_pid) == ("other", asked.engine_pid)
+
+
+async def test_who_names_no_model_starts_the_one_that_is_about_to_come(home: EngineHome, unnamed: Path) -> None:
+    write_last(home.places, LastModel(str(unnamed), str(home.model("other.gguf"))))
+    async with connected() as client:
+        assert client.model_id == "other"
+
+
+async def test_model_about_to_come_that_fails_gives_way_to_what_ran(home: EngineHome, unnamed: Path) -> None:
+    other = home.model("other.gguf")
+    other.write_bytes(EMPTY_MODEL + b"unloadable")
+    write_last(home.places, LastModel(str(unnamed), str(other)))
+    told: list[str] = []
+    async with connected(tell=told.append) as client:
+        assert client.model_id == "chosen"
+    assert f"{other}: it can't be loaded" in told
+
+
+async def test_a_bad_model_at_the_same_time_costs_nobody_else_the_engine(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRIPTED_LOAD_S", "0.3")
+    good, bad = home.model("good.gguf"), home.model("bad.gguf")
+    bad.write_bytes(EMPTY_MODEL + b"damaged")
+    for order in ((bad, good), (good, bad)):
+        found = await asyncio.gather(*(EngineClient.connect(model=str(m)) for m in order), return_exceptions=True)
+        client, refusal = (found[order.index(m)] for m in (good, bad))
+        assert isinstance(client, EngineClient), client
+        assert isinstance(refusal, EngineUnavailable)
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
+        await client.aclose()
+        await stop_engine()
+
+
+async def test_replaced_engine_tells_its_own_terminal_why(home: EngineHome) -> None:
+    model, other = home.model(), home.model("other.gguf")
+    process = home.start("--model", str(model))
+    wait_until(home.health_if_ready)
+    async with connected(model=str(other)):
+        pass
+    why = f"asked to end: a client replaces it: it holds the model {model}, and {other} is asked for"
+    assert process.communicate(timeout=10)[0].splitlines()[-1] == f"draftline {__version__} ends: {why}"
+    assert why in home.log()
 
 
 async def test_engine_whose_model_file_changed_is_replaced(home: EngineHome) -> None:
@@ -419,7 +617,7 @@ async def test_who_names_no_model_keeps_the_one_that_ran_when_its_engine_is_repl
     if why == "changed":
         os.utime(model, (1, 1))
     told: list[str] = []
-    async with connected(on_replace=told.append) as client:
+    async with connected(tell=told.append) as client:
         health = await client.health()
     assert (health.pid == old.pid, health.model, health.version) == (False, str(model.resolve()), __version__)
     reason = {
@@ -455,12 +653,9 @@ async def test_client_that_lost_its_engine_gets_the_same_model_again(
     assert (health.pid == killed.pid, health.model) == (False, killed.model)
 
 
-async def test_embedded_model_of_another_installation_becomes_that_of_this_one(home: EngineHome) -> None:
-    attachment = attach.Attachment(start=True, model=None, any_version=False)
-    attachment._path = None
+def test_embedded_model_of_another_installation_becomes_that_of_this_one() -> None:
     before = Health("ready", "0.0.1", 1, "/elsewhere/models/draftline-python-56m.gguf", "embedded", "1:1")
-    attachment._keep_model(before)
-    assert attachment._model == "embedded"
+    assert name_of(before) == "embedded"
 
 
 async def test_client_waits_for_an_engine_that_is_ending(home: EngineHome) -> None:
@@ -473,16 +668,12 @@ async def test_client_waits_for_an_engine_that_is_ending(home: EngineHome) -> No
 
 
 async def test_request_to_an_ending_engine_goes_to_the_next_one(home: EngineHome) -> None:
-    home.serve(SCRIPTED_TOKEN_MS="20")
+    old = home.serve(SCRIPTED_CLOSE_S="1")
     async with connected() as client:
-        async with aclosing(client.complete(ENDLESS)) as events:
-            await anext(events)
-            with home.http() as http:
-                http.post("/draftline/v1/stop", json={"when": "idle"})
-            answer = asyncio.create_task(whole_answer(client, REQUEST))
-            await asyncio.sleep(0.2)
-            assert not answer.done()
-        assert (await answer)[0] == "abcde"
+        with home.http() as http:
+            assert http.post("/draftline/v1/stop", json={"when": "idle"}).json()["status"] == "stopping"
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
+        assert client.engine_pid != old.pid
 
 
 async def test_closing_the_stream_cancels_the_generation(home: EngineHome) -> None:
