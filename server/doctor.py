@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -13,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prompts.budget import BudgetKeeper
-from prompts.fim import NoFimTokens, fim_tokens
-from prompts.segments import Segment
 from server import __version__
 from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_id
+from server.process.attach import GO_BACK
+from server.process.last_model import read_last
 from server.process.lock import lock_holder
 from server.process.memory import TooLittleMemory, available_memory, check_memory
 from server.process.places import Places, RuntimeDirectoryError, find_places
@@ -26,8 +26,6 @@ from server.process.probe import NoAnswer, probe
 if TYPE_CHECKING:
     from server.gguf.reader import ModelFile
 
-ANSWER_TOKENS = 96
-"""What `draftline complete` and the language server ask for, unless a setting says otherwise."""
 DISTRIBUTIONS = ("gguf", "tokenizers", "pygls", "starlette", "uvicorn", "httpx")
 
 Finding = tuple[str, str, bool]
@@ -36,7 +34,8 @@ Finding = tuple[str, str, bool]
 
 def run(model: str | None) -> int:
     """Print every finding; 0 when a completion would work, else 1."""
-    findings = [*_installation(), *_torch(), *_model(model), *_engine()]
+    name, why = _next_model(model)
+    findings = [*_installation(), *_torch(), *_model(name, why), *_engine()]
     width = max(len(name) for name, _, _ in findings)
     for name, found, good in findings:
         print(f"{'  ' if good else '! '}{name:<{width}}  {found}")
@@ -70,8 +69,23 @@ def _torch() -> Iterator[Finding]:
             yield f"GPU {index}", text, True
 
 
-def _model(asked: str | None) -> Iterator[Finding]:
-    name = asked_model(asked)
+def _next_model(asked: str | None) -> tuple[str | None, str]:
+    """The model of the next completion, and why it is that one."""
+    if (name := asked_model(asked)) is not None:
+        return name, "the default" if name == EMBEDDED else ""
+    with contextlib.suppress(RuntimeDirectoryError, NoAnswer):
+        places = find_places()
+        health = asyncio.run(probe(places.socket)) if lock_holder(places.lock) else None
+        if health is not None and health.status != "stopping":
+            return (EMBEDDED, "the default") if health.model_id == EMBEDDED else (health.model, "the engine holds it")
+        last = read_last(places).next
+        if last not in (None, EMBEDDED):
+            return last, f"it ran last; {GO_BACK}"
+    return None, "the default"
+
+
+def _model(name: str | None, why: str) -> Iterator[Finding]:
+    """name: as asked for; why: what to say about that."""
     try:
         path = find_model(name)
     except ModelNotFound as error:
@@ -80,14 +94,17 @@ def _model(asked: str | None) -> Iterator[Finding]:
     try:
         from server.gguf.errors import ModelFileError
         from server.gguf.reader import ModelFile
-        from server.model.check import check_model
-        from server.model.tokenizer import Tokenizer
+        from server.usable import Unusable, check_usable
     except (ImportError, OSError):
         yield "model", f"{path}, not looked at without torch", False
         return
     try:
         file = ModelFile.open(path)
-        whole = check_model(file)
+        try:
+            whole = check_usable(file)
+            useless = None
+        except Unusable as error:
+            whole, useless = True, str(error)
         weights = sum(math.prod(info.shape) for info in file.tensors.values())
         types = Counter[str]()
         for info in file.tensors.values():
@@ -97,20 +114,13 @@ def _model(asked: str | None) -> Iterator[Finding]:
         yield "model", str(error), False
         return
     kinds = ", ".join(name for name, _ in types.most_common(3))
-    label = f"{model_id(path)} (the default)" if name in (None, EMBEDDED) else model_id(path)
+    label = f"{model_id(path)} ({why})" if why else model_id(path)
     drafts = "with an MTP head" if any(".nextn." in tensor for tensor in file.tensors) else "without an MTP head"
     size = f"{path.stat().st_size / 1e6:.1f} MB, {weights / 1e6:.1f} M weights ({kinds}) {drafts}"
     yield "model", f"{label}: {path}", True
     yield "", f"{size}, context of {context} tokens", True
-    try:
-        fim_tokens((Segment("suffix", "\n", "suffix"), Segment("prefix", "x", "prompt")), Tokenizer.from_file(file))
-    except NoFimTokens as error:
-        yield "", str(error), False
-    keeper = BudgetKeeper()
-    keeper.engine(context, 0.0)
-    if keeper.budget(ANSWER_TOKENS).tokens < 1:
-        needs = f"a context of {context} tokens leaves no room for a prompt and an answer of {ANSWER_TOKENS}"
-        yield "", f"{needs}; use a model with a longer context", False
+    if useless is not None:
+        yield "", useless, False
     if not whole:
         yield "", "too large to look for damage here; the engine does when it loads it", True
     if file.metadata.get("draftline.synthetic") is True:

@@ -6,20 +6,21 @@ import contextlib
 import os
 import pty
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_process import REAL_COMMAND, EngineHome, engine_home, wait_until
+from engine_process import REAL_COMMAND, EngineHome, engine_home, process_is_gone, wait_until
 from tiny_model import Metadata, Tensors, write_tiny_model
 
 from lsp.settings import Settings
 from server import __version__
-from server.doctor import ANSWER_TOKENS
 from server.process.address import bind_socket
 from server.process.lock import EngineLock
+from server.usable import ANSWER_TOKENS
 
 COMMANDS = ("serve", "stop", "lsp", "complete", "doctor", "synth")
 
@@ -217,6 +218,17 @@ def test_doctor_without_an_engine_and_with_one(home: EngineHome) -> None:
     assert " s, 0 requests at work\n" in done.stdout
     assert f"model {health.model}" in done.stdout
     assert f"{home.places.socket} and {home.url}" in done.stdout
+
+
+def test_doctor_names_the_model_of_the_next_completion(home: EngineHome) -> None:
+    path = write_tiny_model(home.places.runtime / "tiny.gguf")
+    pid = home.serve("--model", str(path)).pid
+    assert f"  model       tiny (the engine holds it): {path}\n" in home.run("doctor").stdout
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: process_is_gone(pid))
+    assert "  model       tiny (it ran last; `--model embedded` or `draftline stop` goes" in home.run("doctor").stdout
+    home.run("stop")
+    assert "  model       embedded (the default): " in home.run("doctor").stdout
 
 
 def test_workspace_with_folders_of_our_names_is_never_imported(tmp_path: Path) -> None:
