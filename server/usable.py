@@ -37,8 +37,5 @@ def check_usable(file: ModelFile) -> bool:
     try:
         FimSpecials.of(Tokenizer.from_file(file))
     except NoFimTokens as error:
-        raise Unusable(
-            f"{file.path}: its vocabulary lacks tokens to fill in the middle with, which completions need; use "
-            f"another model"
-        ) from error
+        raise Unusable(f"{file.path}: {error}") from error
     return whole

@@ -201,7 +201,7 @@ def test_places_that_can_not_be_written_are_found_before_anything_is_measured(
 ) -> None:
     assert profile_command.run(None, 3, 2, 100, "/nowhere/p.json") == 2
     assert "/nowhere/p.json can't be written: there is no such folder" in capsys.readouterr().err
-    assert profile_command.run("nowhere.gguf", 3, 2, 100, None) == 2
+    assert profile_command.run("nowhere.gguf", 3, 2, 100, None) == 1
     assert "there is no model file" in capsys.readouterr().err
 
 

@@ -50,5 +50,5 @@ def test_a_vocabulary_that_can_not_fill_in_the_middle_is_found(tmp_path: Path) -
         tokens = metadata["tokenizer.ggml.tokens"]
         tokens[tokens.index("<|fim_suffix|>")] = "<|another|>"
 
-    with pytest.raises(Unusable, match="its vocabulary lacks tokens to fill in the middle with"):
+    with pytest.raises(Unusable, match=r"it can.t fill in the middle"):
         check_file(write_tiny_model(tmp_path / "m.gguf", edit=edit))
