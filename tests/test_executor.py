@@ -235,13 +235,13 @@ def test_what_launches_rounded_is_computed_again_unless_it_is_long(path: Path, m
     on = OnLaunches(path, monkeypatch, KERNEL_LIKE)
     cache = on.engine._cache
     run(on.engine, prompt(100), 12)
-    longer = list(cache._kept[0].state.tokens)
+    longer = list(cache._spare[0].state.tokens)
     assert len(longer) == 111
     assert run(on.engine, [*longer, 7], 0)[1].counters.reused == 100
-    warm = cache._kept[0].state
+    warm = cache._spare[0].state
     cache.clear()
     run(on.engine, [*longer, 7], 0)
-    cold = cache._kept[0].state
+    cold = cache._spare[0].state
     assert torch.equal(warm.memory, cold.memory)
     assert torch.equal(warm.last_hidden, cold.last_hidden)
     on.engine.close()
@@ -259,7 +259,7 @@ def test_a_cancelled_answer_leaves_a_sequence_that_others_continue(served: OnLau
     generation = submit(served.engine, prompt(120), 300)
     for _ in generation:
         generation.cancel()
-    sequence = served.engine._cache._kept[0]
+    sequence = served.engine._cache._spare[0]
     assert sequence.state.tokens[:120] == prompt(120)
     text, finished = run(served.engine, prompt(120), 60)
     assert text == whole

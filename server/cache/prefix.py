@@ -1,32 +1,36 @@
-"""The prefix cache: sequences kept as they were left, each with earlier states of it.
+"""The prefix cache: prompts and answers as a tree, which a prompt that begins like them goes on from.
 
-A kept sequence owns its KV cache, and reuse takes the sequence over: nothing is copied while a document is
-typed in. Only where a request would throw away a long piece of another prompt, the sequence is copied first.
-What can be reused is decided by comparing tokens, never by a name or a hash.
+A request has a state of its own, with keys and values in one piece, which attention reads fastest. When it is given
+back, what the tree lacks of it is copied there, and the state stays as the next one's: most requests begin like the
+one before, and copy nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from server.cache.borders import kept_states, prefill_cuts, steps_begin
+from server.cache.tree import IN_CHUNKS, MIXED, Node, Piece, PrefixTree, Text, common_length
 
 if TYPE_CHECKING:
     from server.model.hybrid import HybridModel
-    from server.model.state import Checkpoint, SequenceState
+    from server.model.state import Checkpoint, Rows, SequenceState
 
-WORTH_COPYING = 256
-"""A request that differs from a kept sequence so many tokens before its end continues a copy of it."""
+SAME_TEXT = 256
+"""A request that differs from a text no more than so many tokens before its end is that text, edited."""
 LONG_ANSWER = 128
 """A prompt that goes on after an earlier answer would have it in chunks. Where more tokens than this would be computed
 again, they are taken as the answer's steps left them: the one case in which what was cached shows, in the rounding."""
-MIXED = -1
-"""In place of a number of tokens in chunks: chunks follow steps, which no prompt by itself would have."""
+SPARE = 2
+"""States that are kept for the next requests: those of an editor and of an agent."""
+WORTHLESS = 2
+"""Tokens: a state that probably saves less than these is not kept, whatever room there is."""
+TEXTS = 64
+"""Texts whose place among the others is remembered."""
 
 
 @dataclass(frozen=True)
@@ -40,48 +44,58 @@ class KeptState:
     def length(self) -> int:
         return self.checkpoint.length
 
-    @property
-    def nbytes(self) -> int:
-        return self.checkpoint.nbytes
-
 
 @dataclass
 class CachedSequence:
-    """A state that holds verified tokens only, and earlier ones of it in ascending order of length.
+    """A state that holds verified tokens only, and earlier ones of it that shall be kept, in ascending order of length.
 
     chunked: as in ``KeptState``, of the state as it is; what follows these tokens was computed in steps.
+    taken: what it was made of.
     """
 
     state: SequenceState
     states: list[KeptState] = field(default_factory=list)
     chunked: int = 0
-    used: int = 0
-
-    def reusable(self, ids: Sequence[int], begin: int) -> int:
-        """How many of the first tokens of ``ids``, whose steps begin after ``begin``, needn't be computed.
-
-        What is held of them was computed as they would be; only a long answer is taken as it is.
-        """
-        shared, held = common_length(self.state.tokens, ids), len(self.state.tokens)
-        fitting = (s.length for s in self.states if s.length <= shared and _fits(s.chunked, s.length, begin))
-        best = max(fitting, default=0)
-        whole = shared == held and (_fits(self.chunked, held, begin) or held - best > LONG_ANSWER)
-        return held if whole else best
-
-    def cut(self, length: int) -> None:
-        """Go back to the first ``length`` tokens, a value that ``reusable`` gave."""
-        if length < len(self.state.tokens):
-            self.states = [s for s in self.states if s.length <= length]
-            self.state.restore(self.states[-1].checkpoint)
-            self.chunked = self.states[-1].chunked
+    taken: tuple[Piece, ...] = ()
+    text: Text = field(default_factory=Text)
 
     def keep(self, length: int) -> None:
         """Keep the state after ``length`` tokens: all, or some that the last decode passed."""
         self.states.append(KeptState(self.state.checkpoint(length), min(self.chunked, length)))
 
-    @property
-    def nbytes(self) -> int:
-        return self.state.nbytes + sum(s.nbytes for s in self.states)
+    def pieces(self) -> list[Piece]:
+        """All that is kept of it: what it was made of, the states since, and the last one."""
+        length = len(self.state.tokens)
+        states = list(self.states)
+        if length > max((s.length for s in states), default=self.taken[-1].end if self.taken else 0):
+            states.append(KeptState(self.state.checkpoint(), min(self.chunked, length)))
+        new = [Piece(s.length, IN_CHUNKS if s.chunked == s.length else s.chunked, s.checkpoint) for s in states]
+        return [*self.taken, *new]
+
+
+@dataclass(frozen=True)
+class _Spare:
+    """A state that nobody uses. rows: of the tree's nodes, those that its keys and values equal, from the first on."""
+
+    state: SequenceState
+    rows: list[Rows | None]
+
+    def held(self, path: Sequence[Node]) -> int:
+        """How many of the path's first nodes need not be copied."""
+        pairs = zip(self.rows, path, strict=False)
+        return next(
+            (i for i, (rows, node) in enumerate(pairs) if rows is not node.rows), min(len(self.rows), len(path))
+        )
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Of a state. saved: tokens that would be computed again without it, times how likely they are wanted. per_byte:
+    the same, among all texts, for each byte that it takes."""
+
+    node: Node
+    saved: float
+    per_byte: float
 
 
 def _fits(chunked: int, length: int, begin: int) -> bool:
@@ -93,80 +107,167 @@ class PrefixCache:
     """Kept sequences of one model, within a budget of bytes. Used by one thread."""
 
     def __init__(self, new_state: Callable[[], SequenceState], budget: int) -> None:
-        """budget: bytes that all kept sequences and their checkpoints may take together."""
+        """budget: bytes that all that is kept may take together."""
         self._new_state = new_state
         self._budget = budget
-        self._kept: list[CachedSequence] = []
+        self.clear()
+
+    def clear(self) -> None:
+        self.tree = PrefixTree()
+        self._spare: list[_Spare] = []
+        self._texts: list[Text] = []
+        self._newest: list[Node] = []
         self._clock = 0
 
     def shared(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of ``ids`` some kept sequence begins with: at least those that can be reused."""
-        return max((common_length(kept.state.tokens, ids) for kept in self._kept), default=0)
+        return self.tree.shared(tuple(ids))
 
     def take(self, ids: Sequence[int], checkpoints: Iterable[int] = ()) -> tuple[CachedSequence, int]:
-        """The sequence to continue for the prompt ``ids``, and how many of its tokens it already holds.
+        """A sequence to continue for the prompt ``ids``, and how many of its tokens it already holds.
 
         The sequence's state holds exactly these tokens. It belongs to the caller until ``give_back``. checkpoints: as
         they are given to ``prefill_step``.
         """
-        self._clock += 1
-        begin = steps_begin(len(ids), checkpoints)
-        best = max(self._kept, key=lambda kept: (kept.reusable(ids, begin), kept.used), default=None)
-        reused = best.reusable(ids, begin) if best is not None else 0
-        if best is None or reused == 0:
-            return CachedSequence(self._new_state()), 0
-        if len(best.state.tokens) - common_length(best.state.tokens, ids) > WORTH_COPYING:
-            best.used = self._clock
-            best = CachedSequence(deepcopy(best.state), list(best.states), best.chunked)
+        ids = tuple(ids)
+        text = self._text(ids)
+        node = self._reusable(ids, steps_begin(len(ids), checkpoints))
+        if node is None:
+            return CachedSequence(self._new_state(), text=text), 0
+        path = node.path()
+        self._touch(path, text)
+        spare = max(self._spare, key=lambda spare: spare.held(path), default=None)
+        if spare is None:
+            spare = _Spare(self._new_state(), [])
         else:
-            self._kept.remove(best)
-        best.cut(reused)
-        return best, reused
+            self._spare.remove(spare)
+        assert node.checkpoint is not None
+        spare.state.adopt(node.checkpoint, [n.rows for n in path[spare.held(path) :] if n.rows is not None])
+        taken = tuple(Piece(n.end, n.way, n.checkpoint, n.rows) for n in path)
+        return CachedSequence(spare.state, [], node.chunked, taken, text), node.end
 
     def give_back(self, sequence: CachedSequence) -> None:
         """Keep a sequence for later, then drop what is worth least until the budget holds."""
-        sequence.used = self._clock
-        if sequence.state.tokens:
-            self._kept.append(sequence)
-        while self._kept and self.nbytes > self._budget:
-            self._drop_least()
+        state, text = sequence.state, sequence.text
+        tokens = tuple(state.tokens)
+        if tokens and self._budget > 0:
+            copied = {id(piece.rows) for piece in sequence.taken}
 
-    def clear(self) -> None:
-        self._kept.clear()
+            def copy(start: int, end: int) -> Rows:
+                rows = state.rows(start, end)
+                copied.add(id(rows))
+                return rows
+
+            pieces = sequence.pieces()
+            path = self.tree.insert(tokens, pieces, copy, text)
+            text.tokens = tokens
+            self._touch(path, text)
+            self._newest = _needed_next(path, pieces[max(0, len(sequence.taken) - 1) :])
+            own = next((i for i, node in enumerate(path) if id(node.rows) not in copied), len(path))
+            self._spare = [_Spare(state, [node.rows for node in path[:own]]), *self._spare]
+        self._keep_to_budget()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept; a state that two sequences share counts once."""
-        shared = {id(k): k.nbytes for sequence in self._kept for k in sequence.states}
-        return sum(kept.state.nbytes for kept in self._kept) + sum(shared.values())
+        """Bytes of all that is kept; what sequences share counts once."""
+        return sum(node.nbytes for node in self.tree.nodes()) + sum(spare.state.nbytes for spare in self._spare)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        """How many sequences are kept: ends that no other one goes on from."""
+        return sum(not node.children for node in self.tree.nodes())
 
-    def _drop_least(self) -> None:
-        """Drop the state or the sequence that saves the least prefill per byte.
+    def _reusable(self, ids: tuple[int, ...], begin: int) -> Node | None:
+        """The last node that a prompt can go on from. Its tokens were computed as the prompt's would be; only a long
+        answer is taken as it is."""
+        best, longest = None, None
+        for node in self.tree.beginnings(ids):
+            if node.checkpoint is None:
+                continue
+            if _fits(node.chunked, node.end, begin):
+                if best is None or node.end >= best.end:
+                    best = node
+            elif not node.children and (longest is None or node.end >= longest.end):
+                longest = node
+        held = best.end if best is not None else 0
+        return longest if longest is not None and longest.end - held > LONG_ANSWER else best
 
-        The sequence used last counts full, the one before it half, then a third: however long someone types in one
-        document, another one doesn't lose more than its turn.
+    def _text(self, ids: tuple[int, ...]) -> Text:
+        """The text that a prompt is the next request of."""
+        self._clock += 1
+        text, common = Text(), 0
+        for known in self._texts:
+            length = common_length(known.tokens, ids)
+            if length > common and len(known.tokens) - length <= SAME_TEXT:
+                text, common = known, length
+        text.used = self._clock
+        text.requests += 1
+        others = sorted((t for t in self._texts if t is not text), key=lambda t: t.used, reverse=True)
+        self._texts = [text, *others[: TEXTS - 1]]
+        return text
+
+    def _touch(self, path: Iterable[Node], text: Text) -> None:
+        for node in path:
+            node.text, node.request = text, text.requests
+
+    def _keep_to_budget(self) -> None:
+        """Drop what is worth nothing, and then what is worth least until the budget holds.
+
+        The last states of the last request save little, but to each keystroke: they go when nothing else is left.
+        States that wait for a request save it a copy, nodes save it a prefill: they get half of the bytes at most.
         """
-        least = float("inf")
-        victim: tuple[CachedSequence, int | None] = (self._kept[0], None)
-        newest_first = sorted(self._kept, key=lambda kept: kept.used, reverse=True)
-        for age, kept in enumerate(newest_first, start=1):
-            worth = len(kept.state.tokens) / (age * max(1, kept.nbytes))
-            if worth < least:
-                least, victim = worth, (kept, None)
-            before = 0
-            for index, state in enumerate(kept.states):
-                worth = (state.length - before) / (age * max(1, state.nbytes))
-                if worth < least:
-                    least, victim = worth, (kept, index)
-                before = state.length
-        kept, place = victim
-        if place is None:
-            self._kept.remove(kept)
-        else:
-            del kept.states[place]
+        newest = set(map(id, self._newest))
+        for worth in self.worths():
+            if worth.saved < WORTHLESS and id(worth.node) not in newest:
+                self._drop(worth.node)
+        del self._spare[SPARE:]
+        excess = self.nbytes - self._budget
+        while excess > 0:
+            waiting = sum(spare.state.nbytes for spare in self._spare)
+            if self._spare and (len(self._spare) > 1 or waiting > self._budget / 2):
+                excess -= self._spare.pop().state.nbytes
+            else:
+                least = min(self.worths(), key=lambda worth: (id(worth.node) in newest, worth.per_byte))
+                excess -= self._drop(least.node)
+
+    def _drop(self, node: Node) -> int:
+        """Drop an end, or the state between others -> bytes."""
+        if not node.children:
+            return self.tree.remove(node)
+        assert node.checkpoint is not None
+        freed = node.checkpoint.nbytes
+        node.checkpoint = None
+        return freed
+
+    def worths(self) -> list[Worth]:
+        """What each state is worth, parents before their children.
+
+        A text's last request counts full, the one before it half, then a third. So do texts, the one used last first:
+        however long someone types in one document, another one doesn't lose more than its turn.
+        """
+        nodes = list(self.tree.nodes())
+        texts = {id(node.text): node.text for node in nodes}
+        newest_first = sorted(texts.values(), key=lambda text: text.used, reverse=True)
+        age = {id(text): rank for rank, text in enumerate(newest_first, start=1)}
+        before = {id(self.tree.root): 0}
+        found = []
+        for node in nodes:
+            last = before[id(node.parent)]
+            before[id(node)] = last if node.checkpoint is None else node.end
+            if node.checkpoint is not None:
+                size = node.checkpoint.nbytes + (0 if node.children else node.rows_nbytes)
+                saved = (node.end - last) / (1 + node.text.requests - node.request)
+                found.append(Worth(node, saved, saved / (age[id(node.text)] * max(1, size))))
+        return found
+
+
+def _needed_next(path: Sequence[Node], pieces: Sequence[Piece]) -> list[Node]:
+    """Where a next request goes on that changes a prompt near its cursor: the states of its steps, and the one before.
+
+    pieces: what the request went on from, and what it added.
+    """
+    lengths = {piece.end for piece in pieces}
+    chunks = [node for node in path if node.way == IN_CHUNKS]
+    return [*chunks[-1:], *(node for node in path[len(chunks) :] if node.end in lengths)]
 
 
 def prefill_step(model: HybridModel, sequence: CachedSequence, ids: Sequence[int], checkpoints: Iterable[int]) -> int:
@@ -200,11 +301,3 @@ def _decode(model: HybridModel, state: SequenceState, ids: Sequence[int]) -> Non
     hidden = model.decode(ids, state)
     if model.config.mtp:
         model.mtp_fill(ids, torch.cat((before[None], hidden[:-1])), state)
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences share at their beginning."""
-    limit = min(len(first), len(second))
-    if first[:limit] == second[:limit]:
-        return limit
-    return next(i for i in range(limit) if first[i] != second[i])

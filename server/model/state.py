@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,13 +30,14 @@ class KeyValueCache:
     def write(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store rows [T, kv heads, head dim] at positions start .. start + T - 1."""
         end = start + keys.shape[0]
-        if end > self.capacity:
-            self._grow(end)
+        self.reserve(end)
         self.keys[:, start:end] = keys.transpose(0, 1)
         self.values[:, start:end] = values.transpose(0, 1)
 
-    def _grow(self, needed: int) -> None:
-        """By half at least, so that copying stays a fraction of writing."""
+    def reserve(self, needed: int) -> None:
+        """Have room for so many positions. It grows by half at least, so that copying stays a fraction of writing."""
+        if needed <= self.capacity:
+            return
         capacity = -(-max(needed, self.capacity * 3 // 2) // KEY_BLOCK) * KEY_BLOCK
         for name in ("keys", "values"):
             old: torch.Tensor = getattr(self, name)
@@ -46,6 +48,25 @@ class KeyValueCache:
     @property
     def nbytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Keys and values of a sequence at positions start .. start + T - 1, in memory of their own. Nobody changes them:
+    any number of sequences that begin alike can be made from the same ones."""
+
+    start: int
+    stored: torch.Tensor
+    """[attention layers, the MTP block's last, 2 (keys, values), kv heads, T, head dim]."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+    def split(self, count: int) -> tuple[Rows, Rows]:
+        """The first `count` positions and the others, each in memory of its own: one may be dropped."""
+        first, second = self.stored[:, :, :, :count], self.stored[:, :, :, count:]
+        return Rows(self.start, first.clone()), Rows(self.start + count, second.clone())
 
 
 @dataclass(frozen=True)
@@ -127,9 +148,37 @@ class SequenceState:
 
     @property
     def nbytes(self) -> int:
-        caches = self.attention if self.mtp is None else [*self.attention, self.mtp]
         recurrent = self.memory.nbytes + self.memory_before.nbytes + sum(rows.nbytes for rows in self.conv)
-        return sum(cache.nbytes for cache in caches) + recurrent
+        return sum(cache.nbytes for cache in self._caches) + recurrent
+
+    @property
+    def _caches(self) -> list[KeyValueCache]:
+        return self.attention if self.mtp is None else [*self.attention, self.mtp]
+
+    @torch.inference_mode()
+    def rows(self, start: int, end: int) -> Rows:
+        """A copy of the keys and values at positions start .. end - 1.
+
+        Raises ValueError where not all of them belong to tokens of the sequence, in the MTP cache too.
+        """
+        held = self.length if self.mtp is None else min(self.length, self.mtp_length)
+        if not 0 <= start < end <= held:
+            raise ValueError(f"there are no rows {start} to {end}: the sequence holds {held}")
+        pairs = [torch.stack((cache.keys[:, start:end], cache.values[:, start:end])) for cache in self._caches]
+        return Rows(start, torch.stack(pairs) if pairs else self.memory.new_zeros(0, 2, 0, end - start, 0))
+
+    @torch.inference_mode()
+    def adopt(self, checkpoint: Checkpoint, parts: Sequence[Rows]) -> None:
+        """Become the sequence that a checkpoint was made of. parts: its rows, but for those that this state's caches
+        hold already, from the first on."""
+        for cache in self._caches:
+            cache.reserve(checkpoint.length)
+        for part in parts:
+            for cache, (keys, values) in zip(self._caches, part.stored, strict=True):
+                cache.write(part.start, keys.transpose(0, 1), values.transpose(0, 1))
+        self.tokens = list(checkpoint.tokens)
+        self.mtp_length = 0 if self.mtp is None else checkpoint.length
+        self.restore(checkpoint)
 
     def truncate_mtp(self, length: int) -> None:
         """Keep the first `length` rows of the MTP cache."""

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from server.cache.prefix import MIXED, CachedSequence, PrefixCache, prefill_step
+from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
+from server.cache.tree import MIXED
 from server.request import Counters, FinishReason, GenerationRequest, TextEvent
 from server.serving.answer_text import AnswerText
 from server.speculation.decoder import Decoder

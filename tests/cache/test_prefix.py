@@ -3,17 +3,16 @@
 import random
 
 import pytest
-from fake_model import FakeCheckpoint, FakeModel, FakeState
+from fake_model import FakeCheckpoint, FakeModel, FakeRows, FakeState
 
 from server.cache.borders import NEAR, ROOM, SPACING, kept_states, steps_begin
 from server.cache.prefix import (
     LONG_ANSWER,
-    WORTH_COPYING,
     CachedSequence,
     PrefixCache,
-    common_length,
     prefill_step,
 )
+from server.cache.tree import common_length
 
 PLENTY = 10**9
 
@@ -78,7 +77,7 @@ class OneOff(FakeState):
         for token in self.tokens[:length][:-1]:
             before.step(token)
         kept = super().checkpoint(length)
-        return FakeCheckpoint(kept.length, before.recurrent, kept.window, kept.last_hidden, kept.way)
+        return FakeCheckpoint(kept.tokens, before.recurrent, kept.window, kept.last_hidden, kept.way)
 
 
 class ForgetsWindow(FakeState):
@@ -108,7 +107,7 @@ def test_a_planted_checkpoint_fault_is_noticed(fault: type[FakeState]) -> None:
 
 
 def test_a_planted_comparison_by_length_alone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.cache.prefix.common_length", lambda a, b: min(len(a), len(b)))
+    monkeypatch.setattr("server.cache.tree.common_length", lambda a, b: min(len(a), len(b)))
     with pytest.raises(AssertionError):
         check_warm_is_cold(FakeModel())
 
@@ -201,15 +200,80 @@ def test_two_documents_are_kept_side_by_side() -> None:
     assert len(cache) == 2
 
 
-def test_a_short_old_end_is_given_up_and_not_copied() -> None:
+def test_an_edit_that_is_undone_computes_nothing() -> None:
     model = FakeModel()
     cache = PrefixCache(model.new_state, PLENTY)
     ids = [i % 6 for i in range(600)]
     serve(model, cache, ids)
     serve(model, cache, [*ids[:560], 7])
-    assert len(cache) == 1
-    serve(model, cache, [*ids[: 560 - WORTH_COPYING], 7])
+    assert serve(model, cache, ids)[1:] == (600, 0)
     assert len(cache) == 2
+
+
+def check_sharing(model: FakeModel) -> None:
+    """Texts that part at a token hold what is before it once, but for less than a page."""
+    cache = PrefixCache(model.new_state, PLENTY)
+    shared = [i % 6 for i in range(600)]
+    texts = [[*shared, n, *[n] * 700] for n in range(2, 6)]
+    for ids in texts:
+        serve(model, cache, ids)
+    held = sum(node.rows.nbytes for node in cache.tree.nodes())
+    assert held == 8 * (576 + sum(len(ids) - 576 for ids in texts))
+    for ids in texts:
+        assert same(serve(model, cache, ids)[0], cold(model, ids))
+
+
+def test_what_sequences_have_in_common_is_held_once() -> None:
+    check_sharing(FakeModel())
+
+
+def test_planted_sharing_of_whole_pieces_alone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.cache.tree.PAGE", 10**6)
+    with pytest.raises(AssertionError):
+        check_sharing(FakeModel())
+
+
+def test_a_prompt_goes_on_from_the_longest_beginning_whichever_request_left_it() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    trunk = [i % 6 for i in range(700)]
+    serve(model, cache, [*trunk[:640], *[7] * 500])  # keeps 512 and 640, where it was asked to
+    serve(model, cache, [*trunk, *[6] * 300], (640,))
+    serve(model, cache, [*trunk[:400], *[5] * 300])
+    assert serve(model, cache, [*trunk, *[4] * 300])[1] == 640
+    assert cache.shared([*trunk, 3]) == 700
+
+
+def check_going_on_from_what_is_left(model: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state stays as the next request's: only the pieces it lacks are copied there."""
+    cache = PrefixCache(model.new_state, PLENTY)
+    rng = random.Random(8)
+    texts = [[n, *(rng.randrange(8) for _ in range(400))] for n in range(3)]
+    for turn in range(60):
+        ids = texts[turn % 3] = texts[turn % 3][: -rng.randrange(1, 9)] + [rng.randrange(8) for _ in range(9)]
+        assert same(serve(model, cache, ids, answer=turn % 5)[0], cold(model, ids))
+    copied = []
+    adopt = FakeState.adopt
+
+    def counts(self: FakeState, checkpoint: FakeCheckpoint, parts: list[FakeRows]) -> None:
+        copied.append(len(parts))
+        adopt(self, checkpoint, parts)
+
+    monkeypatch.setattr(FakeState, "adopt", counts)
+    for _ in range(3):
+        ids = [*ids, 1]
+        serve(model, cache, ids, (len(ids) - 1,))
+    assert copied == [0, 0, 0], "nothing is copied while a text is typed"
+
+
+def test_a_state_goes_on_from_what_it_was_left_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_going_on_from_what_is_left(FakeModel(), monkeypatch)
+
+
+def test_planted_rows_of_another_text_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.cache.prefix._Spare.held", lambda self, path: min(len(self.rows), len(path)))
+    with pytest.raises(AssertionError):
+        check_going_on_from_what_is_left(FakeModel(), monkeypatch)
 
 
 def test_what_is_kept_stays_within_the_budget_and_the_old_goes_first() -> None:
@@ -257,15 +321,48 @@ def test_checkpoints_stand_at_the_borders() -> None:
     assert [s.length for s in sequence.states] == sorted(kept_states(1500, (700, 1490)))
 
 
-def test_a_sequence_in_use_is_nobody_elses() -> None:
+def test_two_requests_that_begin_alike_go_on_apart() -> None:
     model = FakeModel()
     cache = PrefixCache(model.new_state, PLENTY)
-    ids = [1, 2, 3]
+    ids = [i % 6 for i in range(300)]
     serve(model, cache, ids)
-    first, _ = cache.take(ids)
-    second, reused = cache.take(ids)
-    assert first is not second
-    assert reused == 0
+    texts = [[*ids, n, *[n] * 90] for n in (6, 7)]
+    taken = [cache.take(text) for text in texts]
+    assert [reused for _, reused in taken] == [256, 256]
+    left = [True, True]
+    while any(left):
+        for n, (sequence, _) in enumerate(taken):
+            left[n] = prefill_step(model, sequence, texts[n], ()) > 0
+    for text, (sequence, _) in zip(texts, taken, strict=True):
+        assert same(sequence.state, cold(model, text))
+        cache.give_back(sequence)
+    for text in texts:
+        assert same(serve(model, cache, text)[0], cold(model, text))
+
+
+def test_what_is_dropped_while_a_request_goes_on_from_it_comes_back_with_it() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    ids = [i % 6 for i in range(600)]
+    serve(model, cache, ids)
+    sequence, reused = cache.take([*ids, 1])
+    cache.clear()
+    while prefill_step(model, sequence, [*ids, 1], ()):
+        pass
+    cache.give_back(sequence)
+    assert reused > 500
+    assert serve(model, cache, [*ids, 1])[1:] == (601, 0)
+
+
+def test_rows_that_nobody_verified_are_refused() -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, PLENTY)
+    sequence, _ = cache.take([1, 2, 3])
+    model.prefill([1, 2, 3], sequence.state)
+    sequence.state.truncate_mtp(2)  # planted: the MTP row of a token is missing
+    with pytest.raises(AssertionError):
+        cache.give_back(sequence)
+    assert len(cache) == 0
 
 
 def test_common_length() -> None:

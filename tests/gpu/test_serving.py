@@ -106,7 +106,7 @@ def test_a_long_answer_is_continued_from_what_launches_left(engine: Engine) -> N
     ids = engine.tokenizer.encode(CODE)
     for _ in engine.submit(GenerationRequest(ids=ids, max_tokens=300, sampling=sampling)):
         pass
-    tokens = list(engine._cache._kept[0].state.tokens)
+    tokens = list(engine._cache._spare[0].state.tokens)
     if len(tokens) < len(ids) + 129:
         pytest.skip("the answer ended early")
     *_, finished = engine.submit(GenerationRequest(ids=[*tokens, ids[-1]], max_tokens=20))

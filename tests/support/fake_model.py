@@ -10,6 +10,7 @@ row made from a true hidden, on a right MTP cache, gives the logits the trunk wi
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,12 +24,35 @@ WINDOW = 3
 
 @dataclass(frozen=True)
 class FakeCheckpoint:
-    length: int
+    tokens: tuple[int, ...]
     recurrent: int
     window: tuple[int, ...]
     last_hidden: Tensor
     way: tuple[int, ...]
     nbytes: int = 1000
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class FakeRows:
+    """Keys and values: the tokens, and in place of bits which way each was computed."""
+
+    start: int
+    tokens: tuple[int, ...]
+    mtp: tuple[tuple[int, int], ...]
+    way: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * len(self.tokens)
+
+    def split(self, count: int) -> tuple[FakeRows, FakeRows]:
+        parts = self.tokens, self.mtp, self.way
+        first, second = ([part[:count] for part in parts], [part[count:] for part in parts])
+        return FakeRows(self.start, *first), FakeRows(self.start + count, *second)
 
 
 @dataclass
@@ -75,9 +99,9 @@ class FakeState:
     def checkpoint(self, length: int | None = None) -> FakeCheckpoint:
         assert length is not None or not self.pending, "a checkpoint in the middle of a cycle"
         if length is None or length == len(self.tokens):
-            return FakeCheckpoint(len(self.tokens), self.recurrent, self.window, self.last_hidden, self.way)
+            return FakeCheckpoint(tuple(self.tokens), self.recurrent, self.window, self.last_hidden, self.way)
         then = next(state for state in self.pending if len(state.tokens) == length)
-        return FakeCheckpoint(length, then.recurrent, then.window, then.last_hidden, then.way)
+        return FakeCheckpoint(tuple(then.tokens), then.recurrent, then.window, then.last_hidden, then.way)
 
     def restore(self, checkpoint: FakeCheckpoint) -> None:
         assert checkpoint.length <= len(self.tokens)
@@ -86,6 +110,19 @@ class FakeState:
         del self.tokens[checkpoint.length :]
         del self.mtp[checkpoint.length :]
         self.pending = []
+
+    def rows(self, start: int, end: int) -> FakeRows:
+        assert 0 <= start < end <= min(len(self.tokens), len(self.mtp))
+        return FakeRows(start, tuple(self.tokens[start:end]), tuple(self.mtp[start:end]), self.way[start:end])
+
+    def adopt(self, checkpoint: FakeCheckpoint, parts: Sequence[FakeRows]) -> None:
+        for part in parts:
+            assert part.start <= len(self.tokens), "a gap in the rows"
+            self.tokens[part.start :], self.mtp[part.start :] = part.tokens, part.mtp
+            self.way = self.way[: part.start] + part.way
+        assert tuple(self.tokens[: checkpoint.length]) == checkpoint.tokens, "rows of other tokens"
+        assert self.way[: checkpoint.length] == checkpoint.way, "rows that were computed in another way"
+        self.restore(checkpoint)
 
     def copy(self) -> FakeState:
         return copy.deepcopy(self)
