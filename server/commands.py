@@ -81,6 +81,14 @@ def serve(
         int | None,
         typer.Option(min=0, max=65535, help="Port to serve HTTP on; without it 8642, or a free one if that is taken."),
     ] = None,
+    cache_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep prompts there that were computed, for the next engine; they hold what was edited.",
+            show_default=False,
+        ),
+    ] = None,
     idle_minutes: Annotated[
         float, typer.Option(min=0.001, help="End after so many minutes without a client.", hidden=True)
     ] = 30.0,
@@ -92,7 +100,7 @@ def serve(
 
     code = 0
     try:
-        run(model, host=host, port=port, idle_minutes=idle_minutes)
+        run(model, host=host, port=port, idle_minutes=idle_minutes, cache_dir=cache_dir)
     except ServeError as error:
         report(error)
         code = error.exit_code

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from server.cache.disk import DISK_BYTES, CacheFile, identity
 from server.cache.prefix import PrefixCache
 from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, load_on_gpu, warm_up_gpu
 from server.gguf.errors import UselessWeights
@@ -82,6 +83,8 @@ class Engine:
         *,
         choice: Choice | None = None,
         cache_bytes: int | None = None,
+        cache_dir: Path | None = None,
+        disk_bytes: int = DISK_BYTES,
         threads: int | None = None,
         dtype: torch.dtype = torch.float32,
         free_cpus: Callable[[], int] | None = None,
@@ -92,7 +95,8 @@ class Engine:
         choice: of `executor.choose`; torch on the CPU unless said otherwise, which threads, dtype and free_cpus are
         for. on_failure: called on the worker's thread when it has failed for good and takes no more requests.
 
-        cache_bytes: what kept sequences may take, 0 for none. threads: of the arithmetic at most; one for each
+        cache_bytes: what kept sequences may take, 0 for none. cache_dir: where they outlive the engine, in disk_bytes
+        at most; nowhere unless said. threads: of the arithmetic at most; one for each
         physical core unless said otherwise. free_cpus: processors that others leave at the moment; a FreeCpus that
         has watched for a while knows more than a new one.
         """
@@ -100,6 +104,9 @@ class Engine:
         self._choice = choice or Choice(None, "torch on the CPU")
         self._on_failure = on_failure
         self._cache_bytes = cache_bytes
+        self._cache_dir = cache_dir
+        self._disk_bytes = disk_bytes
+        self._cache_file: CacheFile | None = None
         self._threads = threads or physical_cores()
         self._dtype = dtype
         self._free_cpus = free_cpus or FreeCpus()
@@ -155,6 +162,7 @@ class Engine:
             with torch.inference_mode():
                 while (job := self._scheduler.next()) is not None:
                     self._serve(job)
+                self._keep_on_disk()
         except BaseException as error:
             log.exception("the engine's worker failed")
             reason, detail = "error", f"the engine failed and must be started again ({_line(error)})"
@@ -176,6 +184,30 @@ class Engine:
                 self._load_on_gpu(file, self._choice)
         except NotNumbers as error:
             raise UselessWeights(self._file, "what the model computes is not numbers") from error
+        if self._cache_dir is not None:
+            self._find_on_disk(self._cache_dir)
+
+    def _find_on_disk(self, folder: Path) -> None:
+        """Begin with what an engine before this one kept. Nothing that goes wrong keeps this one from starting."""
+        began = time.perf_counter()
+        arithmetic = (self._dtype, self._choice.kernel is not None, self.model.device.type, self.model.dtype)
+        try:
+            self._cache_file = CacheFile(folder, identity(self._file, *arithmetic), self._disk_bytes)
+            tree = self._cache_file.load(self.model.new_state, self.model.config.vocab, self._cache.budget)
+            self._cache.restore(tree)
+        except Exception:
+            log.exception("kept prefixes in %s are ignored", folder)
+            self._cache.clear()
+        else:
+            log.info("%d kept prefixes found in %s, in %.2f s", len(self._cache), folder, time.perf_counter() - began)
+
+    def _keep_on_disk(self) -> None:
+        if self._cache_file is None:
+            return
+        try:
+            self._cache_file.save(self._cache.most_valuable(self._disk_bytes))
+        except Exception:
+            log.exception("kept prefixes can't be written")
 
     def _load_on_gpu(self, file: ModelFile, choice: Choice) -> None:
         self._launches = load_on_gpu(file, choice, self.tokenizer.end_tokens)

@@ -109,7 +109,7 @@ class PrefixCache:
     def __init__(self, new_state: Callable[[], SequenceState], budget: int) -> None:
         """budget: bytes that all that is kept may take together."""
         self._new_state = new_state
-        self._budget = budget
+        self.budget = budget
         self.clear()
 
     def clear(self) -> None:
@@ -150,7 +150,7 @@ class PrefixCache:
         """Keep a sequence for later, then drop what is worth least until the budget holds."""
         state, text = sequence.state, sequence.text
         tokens = tuple(state.tokens)
-        if tokens and self._budget > 0:
+        if tokens and self.budget > 0:
             copied = {id(piece.rows) for piece in sequence.taken}
 
             def copy(start: int, end: int) -> Rows:
@@ -166,6 +166,25 @@ class PrefixCache:
             own = next((i for i, node in enumerate(path) if id(node.rows) not in copied), len(path))
             self._spare = [_Spare(state, [node.rows for node in path[:own]]), *self._spare]
         self._keep_to_budget()
+
+    def restore(self, tree: PrefixTree) -> None:
+        """Begin with what an engine before this one kept."""
+        self.clear()
+        self.tree = tree
+        self._keep_to_budget()
+
+    def most_valuable(self, budget: int) -> list[tuple[Node, bool]]:
+        """Nodes, parents first, and whether with their checkpoints: what is worth most within so many bytes."""
+        newest = set(map(id, self._newest))
+        chosen: dict[int, bool] = {}
+        for worth in sorted(self.worths(), key=lambda worth: (id(worth.node) not in newest, -worth.per_byte)):
+            assert worth.node.checkpoint is not None
+            path = [node for node in worth.node.path() if id(node) not in chosen]
+            size = worth.node.checkpoint.nbytes + sum(node.rows_nbytes for node in path)
+            if size <= budget:
+                budget -= size
+                chosen |= dict.fromkeys(map(id, path), False) | {id(worth.node): True}
+        return [(node, chosen[id(node)]) for node in self.tree.nodes() if id(node) in chosen]
 
     @property
     def nbytes(self) -> int:
@@ -220,10 +239,10 @@ class PrefixCache:
             if worth.saved < WORTHLESS and id(worth.node) not in newest:
                 self._drop(worth.node)
         del self._spare[SPARE:]
-        excess = self.nbytes - self._budget
+        excess = self.nbytes - self.budget
         while excess > 0:
             waiting = sum(spare.state.nbytes for spare in self._spare)
-            if self._spare and (len(self._spare) > 1 or waiting > self._budget / 2):
+            if self._spare and (len(self._spare) > 1 or waiting > self.budget / 2):
                 excess -= self._spare.pop().state.nbytes
             else:
                 least = min(self.worths(), key=lambda worth: (id(worth.node) in newest, worth.per_byte))

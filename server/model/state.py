@@ -167,6 +167,18 @@ class SequenceState:
         pairs = [torch.stack((cache.keys[:, start:end], cache.values[:, start:end])) for cache in self._caches]
         return Rows(start, torch.stack(pairs) if pairs else self.memory.new_zeros(0, 2, 0, end - start, 0))
 
+    def could_hold(self, rows: Rows, count: int, checkpoint: Checkpoint | None) -> bool:
+        """Whether rows at `count` positions, and a checkpoint, have the shapes and types of this model's."""
+        kv_heads, _, head_dim = self._caches[0].keys.shape if self._caches else (0, 0, 0)
+        row_type = self._caches[0].keys.dtype if self._caches else self.memory.dtype
+        wanted = [(row_type, (len(self._caches), 2, kv_heads, count, head_dim))]
+        found = [(rows.stored.dtype, tuple(rows.stored.shape))]
+        if checkpoint is not None:
+            own = self.checkpoint()
+            for ours, theirs in ((own, wanted), (checkpoint, found)):
+                theirs += [(x.dtype, tuple(x.shape)) for x in (ours.last_hidden, ours.memory, ours.conv)]
+        return wanted == found
+
     @torch.inference_mode()
     def adopt(self, checkpoint: Checkpoint, parts: Sequence[Rows]) -> None:
         """Become the sequence that a checkpoint was made of. parts: its rows, but for those that this state's caches

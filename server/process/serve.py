@@ -54,11 +54,17 @@ class ServeError(Exception):
 
 
 def serve(
-    model: str | None, *, host: str = "127.0.0.1", port: int | None = None, idle_minutes: float = DEFAULT_IDLE_MINUTES
+    model: str | None,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    idle_minutes: float = DEFAULT_IDLE_MINUTES,
+    cache_dir: str | None = None,
 ) -> None:
     """Load a model and serve it until stopped, idle or killed. Raises ServeError.
 
     model: a path or a known name, None for the embedded one. port: None takes a free one and publishes it.
+    cache_dir: a folder for what the next engine can reuse.
     """
     try:
         check_loopback(host)
@@ -70,7 +76,8 @@ def serve(
             _socket(places) as unix,
         ):
             _start_log(places)
-            process = EngineProcess(path, places, unix, listener, idle_minutes * 60)
+            folder = Path(cache_dir).expanduser().absolute() if cache_dir else None
+            process = EngineProcess(path, places, unix, listener, idle_minutes * 60, folder)
             try:
                 asyncio.run(process.run())
             finally:
@@ -139,10 +146,10 @@ def _start_log(places: Places) -> None:
     faulthandler.enable(file=places.log.open("a"))
 
 
-def load_engine(model: Path, on_failure: Callable[[], None]) -> Engine:
+def load_engine(model: Path, on_failure: Callable[[], None], cache_dir: Path | None = None) -> Engine:
     """Open, check and load a model file; everything that imports torch happens in here.
 
-    on_failure: as `Engine` has it. Raises ServeError.
+    on_failure, cache_dir: as `Engine` has them. Raises ServeError.
     """
     free_cpus = FreeCpus()  # watches while torch is imported
     from server.gguf.errors import ModelFileError
@@ -161,7 +168,7 @@ def load_engine(model: Path, on_failure: Callable[[], None]) -> Engine:
         choice = choose(file, make=True)
         if choice.kernel is None:
             check_memory(file)
-        return Engine(model, choice=choice, free_cpus=free_cpus, on_failure=on_failure)
+        return Engine(model, choice=choice, free_cpus=free_cpus, on_failure=on_failure, cache_dir=cache_dir)
     except KernelFault as error:
         raise ServeError(
             f"{model} can't be run on the GPU: {error}; please report it, and start the engine with "
@@ -185,9 +192,16 @@ class EngineProcess:
     """Serves both addresses while the model loads on a thread of its own, and watches for the end."""
 
     def __init__(
-        self, model: Path, places: Places, unix: socket.socket, loopback: socket.socket, idle_s: float
+        self,
+        model: Path,
+        places: Places,
+        unix: socket.socket,
+        loopback: socket.socket,
+        idle_s: float,
+        cache_dir: Path | None = None,
     ) -> None:
         self.failure: str | None = None
+        self._cache_dir = cache_dir
         self._model = model
         self._places = places
         self._sockets = [unix, loopback]
@@ -245,7 +259,7 @@ class EngineProcess:
 
     def _load(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            engine = load_engine(self._model, partial(self._engine_failed, loop))
+            engine = load_engine(self._model, partial(self._engine_failed, loop), self._cache_dir)
         except ServeError as error:
             failure = str(error)
         except Exception as error:

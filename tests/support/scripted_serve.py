@@ -33,7 +33,7 @@ class SlowToEnd(scripted_engine.ScriptedEngine):
         super().close()
 
 
-def load(model: Path, on_failure: Callable[[], None]) -> SlowToEnd:
+def load(model: Path, on_failure: Callable[[], None], cache_dir: Path | None = None) -> SlowToEnd:
     time.sleep(float(os.environ.get("SCRIPTED_LOAD_S", "0")))
     if failure := os.environ.get("SCRIPTED_FAIL"):
         raise serve.ServeError(failure)
