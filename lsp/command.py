@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lsp.completion import BLANK, Outcome, Workplace, complete_at, is_blank
 from lsp.settings import Settings
-from prompts.context import NoPromptBudget
+from prompts.budget import NoPromptBudget
 from prompts.ignore import IgnoreRules, repository_of
 from prompts.text import Cursor, SourceText
 from server.client import EMBEDDED, EngineClient, EngineError, EngineUnavailable

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from lsp.completion import BLANK, Outcome, complete_within_context, completion_request, is_blank, surroundings
+from lsp.completion import BLANK, Outcome, complete, complete_within_context, completion_request, is_blank, surroundings
 from lsp.documents import Document, DocumentStore, Snapshot
 from lsp.engine import EngineLink
+from lsp.idle import IdleWork
 from lsp.items import ItemMemory, item_key
 from lsp.lanes import Lane, Superseded
 from lsp.positions import Encoding
 from lsp.settings import Settings
 from lsp.workspace import Workspace
-from prompts.budget import BudgetKeeper
-from prompts.context import NoPromptBudget
+from prompts.budget import BudgetKeeper, NoPromptBudget
 from prompts.text import Cursor, SourceFile
 from server.client import EngineError, EngineUnavailable
 from server.request import Counters
 from server.wire import CompletionRequest
+
+WARM_UP_MS = 60_000
+"""A prompt that is computed in idle time may take so long."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Completer:
         self.encoding: Encoding = "utf-16"
         self.budget = BudgetKeeper()
         self.memory = ItemMemory()
+        self.idle = IdleWork()
         self._link = link
         self._lanes: dict[str, Lane[Outcome]] = {}
 
@@ -70,6 +75,7 @@ class Completer:
             return Answer(Outcome("excluded", detail="changes came out of order; open the document again"))
         if self.workspace.excluded(uri):
             return Answer(Outcome("excluded", detail="an ignored file or one that looks like a secret"))
+        self.idle.stop()
         # Everything up to the first await sees the document as it was when the request came.
         began = time.perf_counter()
         self.documents.focus(uri)
@@ -103,6 +109,8 @@ class Completer:
             outcome = Outcome("cancelled", detail="the document changed", counters=outcome.counters)
         elif outcome.reason == "shown":
             self.memory.put(key, prefix, outcome.text)
+        if self.workspace.surroundings_of(document, self.documents).ledger.rebuild_due:
+            self.idle.later(lambda: self._rebuild(document, cursor, key))
         return Answer(outcome, snapshot, cursor)
 
     def _request(self, document: Document, snapshot: Snapshot, cursor: Cursor) -> CompletionRequest:
@@ -114,6 +122,22 @@ class Completer:
             self.budget,
             document.prefix_window,
         )
+
+    async def _rebuild(self, document: Document, cursor: Cursor, key: Hashable) -> None:
+        """Lay the prompts of the document's workspace out anew, and have the engine compute the new one."""
+        snapshot = document.snapshot()
+        if self.documents.get(snapshot.uri) is not document or not document.in_sync:
+            return
+        if self.workspace.excluded(snapshot.uri):
+            return
+        self.workspace.surroundings_of(document, self.documents).ledger.rebuild()
+        try:
+            request = self._request(document, snapshot, cursor)
+            self.memory.moved(key, item_key(snapshot.uri, request.segments, self.settings.max_tokens))
+            request = replace(request, max_tokens=1, timeout_ms=WARM_UP_MS, priority="background")
+            await complete(self._link.engine(), request, self.budget)
+        except (EngineUnavailable, EngineError, NoPromptBudget):
+            pass  # the next request finds out and says so
 
     async def _ask(self, document: Document, snapshot: Snapshot, cursor: Cursor, request: CompletionRequest) -> Outcome:
         requests = iter((request,))

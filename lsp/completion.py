@@ -15,10 +15,12 @@ from typing import Any, Protocol
 from lsp.filters import Filtered, Surroundings, finish_item
 from lsp.settings import Settings
 from prompts.budget import BudgetKeeper
-from prompts.context import PrefixWindow, completion_segments
+from prompts.ledger import Ledger
+from prompts.reuse import label_of
 from prompts.segments import Segment
 from prompts.stops import choose_stop
 from prompts.text import Cursor, SourceFile, SourceText
+from prompts.window import PrefixWindow
 from server.client import EngineError, EngineUnavailable
 from server.request import Counters
 from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, CompletionText, Health
@@ -50,6 +52,8 @@ class Outcome:
     cached: bool = False
     counters: Counters = field(default_factory=Counters)
     first_difference: int | None = None
+    """The first segment of the prompt that the engine didn't hold as it is; difference says which it is."""
+    difference: str = ""
 
     def figures(self) -> dict[str, Any]:
         """What every item and every answer carries. Times in milliseconds, the rest in tokens."""
@@ -78,10 +82,12 @@ def is_blank(source: SourceText) -> bool:
 
 @dataclass(frozen=True)
 class Workplace:
-    """What surrounds the current file: other files (least recently used first) and the repository's name."""
+    """What surrounds the current file: other files (least recently used first), the repository's name, and what the
+    prompts so far looked like."""
 
     others: Sequence[SourceFile] = ()
     repository: str | None = None
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 def completion_request(
@@ -96,15 +102,15 @@ def completion_request(
 
     Raises NoPromptBudget.
     """
-    sources = settings.sources
-    segments = completion_segments(
-        current if sources.path else replace(current, path=None),
+    segments = workplace.ledger.prompt(
+        current,
         cursor,
-        workplace.others if sources.open_files else (),
+        workplace.others,
         budget.budget(settings.max_tokens),
-        repository=workplace.repository if sources.repository else None,
+        repository=workplace.repository,
         window=window,
-    )
+        sources=settings.sources,
+    ).segments
     around = surroundings(segments)
     return CompletionRequest(
         segments=tuple(segments),
@@ -151,7 +157,8 @@ async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKee
         texts=[segment.text for segment in request.segments],
         tokens=finished.segment_tokens,
     )
-    return _outcome(text, finished, around)
+    difference = label_of(request.segments, finished.first_difference)
+    return replace(_outcome(text, finished, around), difference=difference)
 
 
 def _outcome(text: str, finished: CompletionFinished, around: Surroundings) -> Outcome:

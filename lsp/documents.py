@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lsp.positions import Encoding, column_of, join_surrogates
-from prompts.context import PrefixWindow
 from prompts.text import Cursor, SourceText
+from prompts.window import PrefixWindow
 
 _LINE_END = re.compile("(\r\n|\r|\n)")
 

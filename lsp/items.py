@@ -7,7 +7,7 @@ the same text before it, followed by nothing but the item's own beginning.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prompts.segments import Segment
 
@@ -44,6 +44,10 @@ class ItemMemory:
             if len(typed) < len(made.text) and made.text.startswith(typed) and made.key == key:
                 return made.text[len(typed) :]
         return None
+
+    def moved(self, before: Hashable, now: Hashable) -> None:
+        """The context of a key was laid out in another way: its items are good for the new one."""
+        self._made = [replace(made, key=now) if made.key == before else made for made in self._made]
 
     def clear(self) -> None:
         self._made.clear()

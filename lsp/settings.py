@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Sources:
-    """What may go into a prompt besides the text of the current document."""
-
-    open_files: bool = True
-    path: bool = True
-    repository: bool = True
+from prompts.sources import Sources
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ class Status:
         words = [f"completion reason={outcome.reason} kind={kind} version={version}"]
         words += [f"{name}={json.dumps(value)}" for name, value in figures.items()]
         if outcome.first_difference is not None:
-            words.append(f"first_difference={outcome.first_difference}")
+            self._last |= {"first_difference": outcome.first_difference, "difference": outcome.difference}
+            words.append(f"first_difference={outcome.first_difference} difference={json.dumps(outcome.difference)}")
         if outcome.detail:
             words.append(f"detail={outcome.detail}")
         self.log(" ".join(words))

@@ -12,6 +12,7 @@ from pygls.uris import to_fs_path
 from lsp.completion import Workplace
 from lsp.documents import Document
 from prompts.ignore import IgnoreRules, looks_secret
+from prompts.ledger import Ledger
 from prompts.text import SourceFile
 
 
@@ -27,11 +28,13 @@ class Workspace:
     def __init__(self, roots: Iterable[Path] = ()) -> None:
         self.roots: list[Path] = []
         self._ignore = IgnoreRules()
+        self._ledgers: dict[Path | None, Ledger] = {}
         self.set_roots(roots)
 
     def set_roots(self, roots: Iterable[Path]) -> None:
         """The innermost root of nested ones is a document's."""
         self.roots = sorted(roots, key=lambda root: len(root.parts), reverse=True)
+        self._ledgers = {root: ledger for root, ledger in self._ledgers.items() if root in self.roots}
 
     def root_of(self, path: Path | None) -> Path | None:
         if path is None:
@@ -57,8 +60,9 @@ class Workspace:
     def surroundings_of(self, document: Document, documents: Iterable[Document]) -> Workplace:
         """The other open documents under the same root, in the order of ``documents``."""
         root = self.root_of(file_path(document.uri))
+        ledger = self._ledgers.setdefault(root, Ledger())
         if root is None:
-            return Workplace()
+            return Workplace(ledger=ledger)
         others = [
             SourceFile(self.shown_path(other.uri), other.snapshot().source)
             for other in documents
@@ -67,4 +71,4 @@ class Workspace:
             and self.root_of(file_path(other.uri)) == root
             and not self.excluded(other.uri)
         ]
-        return Workplace(others, root.name)
+        return Workplace(others, root.name, ledger)

@@ -8,8 +8,7 @@ is until the measurements say that it is wrong by far.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from prompts.context import Budget
+from dataclasses import dataclass
 
 COLD_SECONDS = 2.0
 """A request nothing of which is cached should answer within this time."""
@@ -25,6 +24,28 @@ _FIRST_BYTES_PER_TOKEN = 3.5
 _ENOUGH_PREFILLED = 64  # fewer tokens measure the overhead, not the rate
 _ENOUGH_TOKENS = 64
 _SAFETY = 0.95  # of the context: the ratio is an estimate
+
+
+class NoPromptBudget(ValueError):  # noqa: N818
+    """There are no tokens to build a prompt with."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(
+            f"the prompt's budget is {tokens} tokens: the model's context is too short for the tokens "
+            "reserved for the answer; take a model with a longer context, or set fewer (max_tokens) in the editor"
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """tokens: what the whole prompt may have. bytes_per_token: of UTF-8 text, measured or assumed."""
+
+    tokens: int
+    bytes_per_token: float = 3.0
+
+    @property
+    def bytes(self) -> int:
+        return int(self.tokens * self.bytes_per_token)
 
 
 class BudgetKeeper:

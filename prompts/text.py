@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 _LINE_END = re.compile("\r\n|\r|\n")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, order=True)
@@ -50,3 +51,18 @@ class SourceFile:
 def byte_length(text: str) -> int:
     """Length in UTF-8; a lone surrogate counts 3, as the character that replaces it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def text_bytes(text: SourceText, limit: int | None = None) -> int:
+    """Length in UTF-8, line ends included; counting stops once it exceeds ``limit``."""
+    size = -1
+    for line in text.lines:
+        size += byte_length(line) + 1
+        if limit is not None and size > limit:
+            break
+    return size
+
+
+def sendable(text: str) -> str:
+    """A lone surrogate can't be written as UTF-8, so the model sees U+FFFD; everything else stays."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

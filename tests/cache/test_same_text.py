@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from prompts.context import Budget, PrefixWindow, completion_segments
+from prompts.budget import Budget
 from prompts.fim import PromptTokens, fim_tokens
 from prompts.text import Cursor, SourceFile, SourceText
+from prompts.window import PrefixWindow, current_segments
 from server.cache import prefix
 from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
 from server.gguf.reader import ModelFile
@@ -46,7 +47,7 @@ def keystrokes(tokenizer: Tokenizer, seed: int) -> list[PromptTokens]:
     for at, column in ((row - rng.randrange(1, 9), 0), (row - 1, len(lines[row - 1])), *((row, c) for c in columns)):
         text = SourceText((*lines[:at], lines[at][:column], *lines[row + 1 :]))
         budget = Budget(rng.choice((120, 250)))
-        segments = completion_segments(SourceFile("a.py", text), Cursor(at, column), (), budget, window=window)
+        segments = current_segments(SourceFile("a.py", text), Cursor(at, column), budget.bytes, window)
         prompts.append(fim_tokens(segments, tokenizer))
     return prompts
 

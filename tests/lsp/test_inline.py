@@ -227,6 +227,15 @@ def test_other_open_files_come_with_their_path_and_the_repositorys_name(editor, 
     assert segments[-2]["path"] == uri.rsplit("/", 1)[1]
 
 
+def test_u37_the_status_says_where_the_prompt_differed_from_what_the_engine_held(editor, engine, uri):
+    other = uri.replace(".py", "_other.py")
+    editor.open(other, "OTHER = 1\n")
+    editor.open(uri, "x = ")
+    editor.inline(uri, 0, 4)
+    last = last_of(editor, uri)
+    assert (last["first_difference"], last["difference"]) == (0, "repository")
+
+
 def test_the_file_worked_in_last_stands_nearest_to_the_current_one(editor, engine, uri):
     first, second = uri.replace(".py", "_a.py"), uri.replace(".py", "_b.py")
     editor.open(first, "A = 1\n")
@@ -278,7 +287,7 @@ def test_u25_secrets_and_ignored_files_are_neither_completed_nor_context(editor,
 
 def test_u20_every_source_can_be_switched_off(own_server, engine, folder, uri):
     editor = own_server()
-    off = {"open_files": False, "path": False, "repository": False}
+    off = {"open_files": False, "definitions": False, "path": False, "repository": False}
     editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "sources": off})
     editor.wait_ready()
     editor.open((root_of(folder) / "other.py").as_uri(), "OTHER = 1\n")

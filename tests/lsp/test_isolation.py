@@ -11,7 +11,7 @@ from language_server import root_of
 SCRIPT = Path(sys.executable).with_name("draftline")
 
 
-@pytest.mark.parametrize("module", ["lsp.server", "lsp.completion", "prompts.context", "bench.lsp_client"])
+@pytest.mark.parametrize("module", ["lsp.server", "lsp.completion", "prompts.ledger", "bench.lsp_client"])
 def test_the_language_server_never_imports_torch(module):
     heavy = ("torch", "numpy", "tokenizers", "transformers", "gguf")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"

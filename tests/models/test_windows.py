@@ -11,8 +11,8 @@ import pytest
 from models.files import File
 from models.tokenizer_file import load_tokenizer
 from models.windows import END, Cut, WindowBuilder, cut_text, groups, line_starts, sections
-from prompts.context import completion_segments
 from prompts.fim import fim_tokens
+from prompts.ledger import Ledger
 from prompts.segments import Segment
 from prompts.text import Cursor, SourceFile, SourceText
 from server.model.tokenizer import Tokenizer
@@ -147,7 +147,7 @@ def test_a_trained_document_begins_with_the_ids_of_what_an_editor_sends(
         cut = Cut(prefix, "pass", TEXT[len(prefix) :])
         monkeypatch.setattr("models.windows.cut_text", lambda text, rng, cut=cut: cut)
         trained = document(tokenizer, "spm", "pkg/mod.py")
-        prompt = fim_tokens(completion_segments(source, Cursor(row, column)), tokenizer).ids
+        prompt = fim_tokens(Ledger().prompt(source, Cursor(row, column)).segments, tokenizer).ids
         assert trained[: len(prompt)] == prompt
 
 

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import write_tiny_model
 
-from prompts.context import Budget, NoPromptBudget, PrefixWindow, completion_segments
+from prompts.budget import Budget, NoPromptBudget
+from prompts.ledger import Ledger
 from prompts.text import Cursor, SourceFile, SourceText, byte_length
+from prompts.window import PrefixWindow
 from server.gguf.reader import ModelFile
 from server.model.tokenizer import Tokenizer
 
@@ -22,6 +24,11 @@ def source(text, path="a.py"):
 
 def joined(segments, *roles):
     return "".join(segment.text for segment in segments if segment.role in roles)
+
+
+def completion_segments(*parts, **more):
+    """The prompt of a workspace that was asked nothing before."""
+    return Ledger().prompt(*parts, **more).segments
 
 
 def prompt(segments):

@@ -1,0 +1,30 @@
+"""Work for when nobody has asked for anything for a while; the next request takes it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+PAUSE_S = 2.0
+"""Without a request for so long, the user is reading, or away."""
+
+
+class IdleWork:
+    """At most one piece of work, which waits for its pause or is being done."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    def later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it after a pause, in place of what waited. Needs a running event loop."""
+        self.stop()
+        self._task = asyncio.create_task(self._wait(work))
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _wait(self, work: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(PAUSE_S)
+        await work()
