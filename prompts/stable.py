@@ -104,17 +104,17 @@ class StableFiles:
         kept = [path for path in self._copies if path in chosen and _same(self._copies[path], chosen[path])]
         new = [path for path in reversed(chosen) if path not in kept]
         self._copies = {path: chosen[path] for path in (*kept, *new)}
-        self._excerpts.clear()
         self._left_out = set(others) - set(chosen)
         self.waiting = False
 
     def _follow_changes(self, others: Mapping[str, SourceFile], room: int, excerpt_room: int) -> int:
-        """Make the excerpts anew, in the order in which the files first changed. Returns their bytes."""
+        """Make the excerpts anew, in the order in which the files changed. Returns their bytes."""
         used = 0
         texts = {path: text for path in others if (text := self._change(path, others[path].text)) is not None}
-        order = dict.fromkeys((*(path for path in self._excerpts if path in texts), *texts))
-        self._excerpts = {}
-        for path in sorted(order, key=lambda path: path not in self._copies):  # what corrects a copy has to be there
+        before, self._excerpts = self._excerpts, {}
+        order = dict.fromkeys((*(path for path in before if path in texts), *texts))
+        # What corrects a copy has to be there, and where room is short the file that changed last gives way.
+        for path in sorted(order, key=lambda path: (path not in self._copies, before.get(path) != texts[path])):
             size = byte_length(texts[path]) + byte_length(path) + 4
             room_here = excerpt_room if path in self._copies else excerpt_room // 2  # the rest is for definitions
             fits = texts[path] != "" and used + size <= room_here
@@ -128,6 +128,9 @@ class StableFiles:
     def _change(self, path: str, now: SourceText) -> str | None:
         """What the prompt lacks of a file's changes; None when it lacks nothing."""
         copy = self._copies.get(path)
+        cut = copy is not None and copy.lines < min(len(copy.text.lines), len(now.lines))
+        if copy is not None and cut and copy.text.lines[: copy.lines] == now.lines[: copy.lines]:
+            copy.text = now  # it changed below where it is cut
         before = copy.text if copy is not None else self._seen[path]
         if before is now:
             return None

@@ -162,7 +162,7 @@ class FakeEngine:
         writer.close()
 
     async def _complete(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if request["priority"] != "background":  # what a server does in idle time may come in the middle of another test
+        if request["priority"] != "background":  # a server's idle time may come in the middle of another test
             self.requests.append(request)
         answer = self.answer(request)
         if answer.error is not None:
