@@ -225,6 +225,26 @@ def test_a_change_too_large_to_follow_behind_moves_the_file_to_the_end_as_it_is_
     assert "other_29" in parts(segments, OPEN_FILE)[1][1]
 
 
+def test_a_copy_is_never_left_stale_without_what_corrects_it():
+    space = workspace("a", "b", "c", "d", "e", lines=60, bytes=8000)
+    space.prompt()
+    for path in ("a.py", "b.py", "c.py"):
+        space.files[path][10:10] = body("new", 40)
+        segments = space.prompt()
+        check_prompt(space, segments)
+    assert paths(segments, OPEN_FILE) == ["a.py", "d.py", "b.py", "c.py"]
+    assert paths(segments, EDITED) == ["a.py"]
+
+
+def test_a_change_below_the_place_where_a_file_is_cut_moves_nothing():
+    space = workspace("a", "b", "c", lines=30, bytes=3000)
+    space.files["a.py"] += body("more", 300)
+    before = space.prompt()
+    assert paths(before, OPEN_FILE) == ["a.py", "b.py"]
+    space.files["a.py"][-3] = "changed = 1"
+    assert space.prompt() == before
+
+
 def test_a_file_without_room_waits_for_a_rebuild_and_what_was_edited_in_it_is_there_at_once():
     space = workspace("a", "b", "c", lines=100, bytes=3000)
     space.go("c.py", 30)
