@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 
@@ -82,10 +83,9 @@ def choose(file: ModelFile, *, make: bool = False) -> Choice:
         require_compiler()
         ids = _draft_ids(file, Tokenizer.from_file(file).end_tokens)
         model = KernelModel.from_file(file, len(ids))
-        card = torch.cuda.get_device_properties()
+        card, free = _card()
         arch, sms = find_arch(card.major, card.minor), card.multi_processor_count
         memory = gpu_memory(file, model, sms)
-        free = torch.cuda.mem_get_info()[0]
         if memory.total > free:
             raise TooLittleGpuMemory(f"on {card.name} it needs {_words(memory)}, and {_gigabytes(free)} are free")
         if make:
@@ -94,6 +94,14 @@ def choose(file: ModelFile, *, make: bool = False) -> Choice:
     except (NoGpu, KernelCompileError, UnsupportedByKernel, TooLittleGpuMemory) as error:
         return Choice(None, f"torch on the CPU: {' '.join(str(error).split())}")
     return Choice(model, f"decode kernel on {card.name}: {_words(memory)}, {_gigabytes(free)} free")
+
+
+def _card() -> tuple[Any, int]:
+    """The GPU, and its free bytes. Raises NoGpu for one that others have for themselves, that is full or broken."""
+    try:
+        return torch.cuda.get_device_properties(), torch.cuda.mem_get_info()[0]
+    except RuntimeError as error:
+        raise NoGpu(f"the GPU can't be used: {str(error).splitlines()[0]}") from error
 
 
 def gpu_memory(file: ModelFile, model: KernelModel, sms: int) -> GpuMemory:

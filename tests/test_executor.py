@@ -96,6 +96,16 @@ def test_too_little_memory_is_told_in_numbers(path: Path, gpu: SimpleNamespace) 
     assert text.endswith("2.2 GB are free")
 
 
+def test_a_gpu_that_is_there_and_can_not_be_used_is_a_reason(
+    path: Path, gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCompile with more to see more")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    assert reason(path).endswith("the GPU can't be used: CUDA error: out of memory")
+
+
 def test_a_missing_compiler_and_what_it_cannot_compile_are_reasons(
     path: Path, gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ def _scratch(model: KernelModel, sms: int, logits: bool) -> list[Buffer]:
         Buffer("mixed.in", (rows, max(c.value_width, query_width)), "int8"),
         Buffer("mixed.squares", (rows, c.value_heads * slices(c.state_size)), "f32"),
         Buffer("ffn.in", (rows, c.ffn), "int8"),
-        Buffer("sums", (sms, 2 * GROUP_ROWS, rows), "f32"),
+        Buffer("sums", (sms, GROUP_ROWS, rows), "f32"),
         Buffer("best", (rows, sms, 2), "f32"),
     ]
     if c.mtp:

@@ -118,7 +118,11 @@ def _compile(source: str, arch: int) -> CompiledKernel:
         raise KernelCompileError(
             f"the kernel doesn't compile for sm_{arch}: please report this (the torch executor runs the model)\n{error}"
         ) from error
-    return CompiledKernel(cubin, parse_report(log.getvalue(), symbol_bytes(cubin, "shared_total")))
+    try:
+        shared_bytes = symbol_bytes(cubin, "shared_total")
+    except ValueError as error:
+        raise KernelCompileError(f"what this NVRTC has made can't be read ({error}); {INSTALL}") from error
+    return CompiledKernel(cubin, parse_report(log.getvalue(), shared_bytes))
 
 
 def parse_report(log: str, shared_bytes: int) -> Report:

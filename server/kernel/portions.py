@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from server.gguf.types import TensorType
+from server.kernel.source import MATH_WARPS
 from server.kernel.structs import TYPES
 from server.kernel.tiles import Range, Strip, nameless, shared_groups
-
-TURNS = 12
-"""Math warps, which take an SM's tiles in turn: MATH_WARPS of `cuda/types.cuh`."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def _of_range(strips: tuple[Strip, ...], share: Range, sharers: int) -> Iterator
             group=group,
             first=first,
             count=count,
-            turn=(at - share.start) % TURNS,
+            turn=(at - share.start) % MATH_WARPS,
             closes=rest + count == len(strip.group),
             foreign=foreign == begin,
             last=last,

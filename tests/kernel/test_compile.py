@@ -10,6 +10,7 @@ import pytest
 
 from server.kernel import compile as compiling
 from server.kernel.compile import CompiledKernel, Report, cache_folder, compile_kernel, parse_report
+from server.kernel.cubin import symbol_bytes
 from server.kernel.errors import KernelCompileError, UnsupportedByKernel
 from server.kernel.model import KernelModel, preset_model
 from server.kernel.source import SHARED_BYTES, constants, find_arch, row_tiles, shape, texts, waits
@@ -90,6 +91,17 @@ def test_ptxas_reports_are_read() -> None:
     assert parse_report(REPORT, 219036) == Report(registers=128, spill_bytes=1868, stack_bytes=192, shared_bytes=219036)
     with pytest.raises(KernelCompileError, match=r"can't be read; install cuda-core and an NVRTC"):
         parse_report("ptxas fatal", 0)
+
+
+def test_sizes_are_read_from_the_symbol_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = compile_kernel(model_of("tiny"), 132, 90, 1, cache=tmp_path)
+    assert symbol_bytes(made.cubin, "shared_total") == made.report.shared_bytes
+    for damaged in (b"not ELF", made.cubin[:100], made.cubin[:-1000]):
+        with pytest.raises(ValueError, match=r"ELF|symbol"):
+            symbol_bytes(damaged, "shared_total")
+    monkeypatch.setattr(compiling, "EXPORT", "")
+    with pytest.raises(KernelCompileError, match="there is no symbol shared_total"):
+        compile_kernel(model_of("tiny"), 132, 90, 1, cache=tmp_path)
 
 
 def test_source_that_does_not_compile_is_an_error_with_the_compilers_words(

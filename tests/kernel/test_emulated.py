@@ -151,6 +151,22 @@ def test_a_state_goes_back_to_the_reference(make: MakeOnKernel) -> None:
     check_hand_back(make("27b"), 12)
 
 
+def test_logits_that_are_not_numbers_are_left_for_the_host_to_see(make: MakeOnKernel) -> None:
+    small = make("27b", TensorType.F32)
+    tiles = small.kernel.weights.matrices[small.model.output, False]
+    first = tiles.view(torch.float32)[:1]
+    before = first.clone()
+    try:
+        first.fill_(torch.nan)  # of one row of the vocabulary
+        at, _ = small.start(PROMPT[:-1], PROMPT[-1])
+        small.kernel.run(build_plan(small.model, small.kernel.sms, 3, 0), at)
+        best = at["best"][:3, :, 0]
+    finally:
+        first.copy_(before)
+    assert best.isnan().any(1).all()
+    assert not best.isnan().all()
+
+
 # ---------------------------------------------------------------------------------------------------- planted faults
 
 FAULTS = {

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 from server.gguf.types import TensorType
-from server.kernel.portions import TURNS, packed_portions, portions
+from server.kernel.portions import packed_portions, portions
+from server.kernel.structs import TYPES
 from server.kernel.tiles import Matrix, Range, Strip, shared_groups, split_by_bytes
 
 GATE_UP = (
@@ -39,7 +40,7 @@ def test_portions_are_the_tiles_of_a_share_in_their_order(sms: int) -> None:
         for p in mine:
             matrix = GATE_UP[p.strip].matrices[p.matrix]
             assert (p.type, p.row_tiles) == (matrix.type, GATE_UP[p.strip].row_tiles)
-            assert p.turn == at % TURNS
+            assert p.turn == at % 12
             at += p.count
             assert p.last == (share.start + at == share.stop)
             whole = tiles[share.start + at] if share.start + at < len(tiles) else (-1, 0, 0, 0)
@@ -71,6 +72,7 @@ def test_words_hold_what_the_device_code_reads() -> None:
             assert row[1] == p.group
             assert (row[2] & 0xFFFF, row[2] >> 16) == (p.first, p.count)
             what = row[3]
+            assert what & 7 == TYPES[p.type]
             assert (what >> 3 & 3, what >> 5 & 1, what >> 6 & 7) == (p.strip, p.matrix, p.row_tiles)
             assert [bool(what >> bit & 1) for bit in (9, 10, 11)] == [p.closes, p.foreign, p.last]
             assert (what >> 12 & 15, what >> 16) == (p.turn, p.sharers)

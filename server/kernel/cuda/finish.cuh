@@ -240,6 +240,8 @@ struct Epilogue {
     }
   }
 
+  // What isn't a number exceeds all that is, so that the host sees it.
+  DEVICE static bool exceeds(float a, float b) { return b == b && !(a <= b); }
   DEVICE void head(const Instruction& i, const Strip& s, const Portion& p, u32 rows) {
     const u32 lane = thread_index() & 31, size = p.row_tiles * 16;
 #pragma unroll
@@ -250,7 +252,7 @@ struct Epilogue {
       for (u32 c = 0; c < MINE; ++c) {
         const float y = outputs[half][c] * factor[c];
         if (i.logits && there && column(c) < rows) i.logits[(u64)column(c) * VOCAB + output] = y;
-        const bool better = there && y > kept[c];
+        const bool better = there && exceeds(y, kept[c]);
         kept[c] = better ? y : kept[c];
         best_at[c] = better ? output : best_at[c];
       }
@@ -361,7 +363,7 @@ struct Epilogue {
       for (u32 m = 16; m; m >>= 1) {
         const float other = shuffle_xor(value, m);
         const u32 other_at = shuffle_xor(at, m);
-        if (other > value || (other == value && other_at < at)) {
+        if (exceeds(other, value) || (other == value && other_at < at)) {
           value = other;
           at = other_at;
         }

@@ -1,7 +1,7 @@
 // What the host hands to a launch: the instructions with their matrices, vectors and buffers.
 //
 // server/kernel/lower.py writes these structs; fields of Instruction and Launch have 8 bytes each, in this order. The
-// model's dimensions are constants that server/kernel/compile.py puts before this text: HIDDEN, FFN, VOCAB, HEADS,
+// model's dimensions are constants that server/kernel/source.py puts before this text: HIDDEN, FFN, VOCAB, HEADS,
 // KV_HEADS, HEAD_DIM, ROPE_DIMS, ROPE_BASE, KEY_HEADS, VALUE_HEADS, STATE, CONV_TAPS, CONV_CHANNELS, EPS, PARTS (parts
 // of a key head's context at most), ROW_TILES (1: up to 8 rows, 2: up to 16), HAS_Q4_K ... (types of matrices in the
 // file), ARCH, STAGE_BYTES, STAGES (of the ring of weights), AREA_BYTES (of activations), TIMED (timestamps).
@@ -123,7 +123,7 @@ struct Launch {
   i32* given;       // [MAX_ROWS]
   float* hidden;    // [MAX_ROWS][HIDDEN], the trunk's
   float* mtp_hidden; // [HIDDEN]
-  float* sums;      // [SMs][128 rows][MAX_ROWS], of shared groups
+  float* sums;      // [SMs][2][MAX_ROWS][32], of shared groups
   u32* handed;      // [SMs], 32 words apart: the last instruction for which this SM has handed its sums on
   u32* barrier;     // arrivals of SMs, never reset
   u64 epoch;        // instructions of all launches before this one
