@@ -20,10 +20,31 @@ ANSWER = [-1] * 12
 """What was generated after a prompt is in the cache, and in no other prompt."""
 
 
+TOKEN_BYTES = 1024
+"""What the keys and values of a token weigh here; beside them a token's own number is nothing."""
+
+
 @dataclass
 class _Checkpoint:
-    length: int
-    nbytes: int = STATE_TOKENS
+    tokens: tuple[int, ...]
+    nbytes: int = STATE_TOKENS * TOKEN_BYTES
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass
+class _Rows:
+    start: int
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * TOKEN_BYTES
+
+    def split(self, count: int) -> tuple[_Rows, _Rows]:
+        return _Rows(self.start, count), _Rows(self.start + count, self.count - count)
 
 
 @dataclass
@@ -33,13 +54,16 @@ class _State:
 
     @property
     def nbytes(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) * TOKEN_BYTES
 
-    def checkpoint(self, length: int) -> _Checkpoint:
-        return _Checkpoint(length)
+    def rows(self, start: int, end: int) -> _Rows:
+        return _Rows(start, end - start)
 
-    def restore(self, checkpoint: _Checkpoint) -> None:
-        del self.tokens[checkpoint.length :]
+    def checkpoint(self, length: int | None = None) -> _Checkpoint:
+        return _Checkpoint(tuple(self.tokens[:length]))
+
+    def adopt(self, checkpoint: _Checkpoint, parts: Sequence[_Rows]) -> None:
+        self.tokens = list(checkpoint.tokens)
 
 
 class _Config:
@@ -59,7 +83,7 @@ class _Model:
 class CountingCache:
     def __init__(self, longest: int) -> None:
         """longest: tokens of a prompt, at most."""
-        self._cache = PrefixCache(lambda: cast("SequenceState", _State()), PROMPTS * 2 * longest)
+        self._cache = PrefixCache(lambda: cast("SequenceState", _State()), PROMPTS * 2 * longest * TOKEN_BYTES)
 
     def ask(self, ids: Sequence[int], checkpoints: Sequence[int]) -> int:
         """How many tokens of the prompt are reused; the cache holds it and an answer afterwards."""
