@@ -103,8 +103,7 @@ class EngineLink:
         self._say("loading", "the model is being loaded")
         while True:
             try:
-                connection = await self._connect()
-                health = await connection.health()
+                connection, health = await self._connect_and_ask()
             except Exception as error:  # whatever it is, the editor must get its engine back later
                 known = isinstance(error, EngineUnavailable | EngineError)
                 self._say("unavailable", str(error) if known else f"starting the engine failed: {error!r}")
@@ -124,6 +123,15 @@ class EngineLink:
                 # It dies as soon as it runs: don't start it as fast as it dies.
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def _connect_and_ask(self) -> tuple[Connection, Health]:
+        connection = await self._connect()
+        try:
+            return connection, await connection.health()
+        except BaseException:
+            # The next try makes another one, and the engine counts those that are open.
+            await connection.aclose()
+            raise
 
     def _ready(self, health: Health) -> None:
         before, self._model = self._model, health.model_id
