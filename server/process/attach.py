@@ -12,12 +12,13 @@ import httpx
 
 from server import __version__
 from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_stamp
+from server.process.check import model_problem
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_STOPPED
 from server.process.last_model import name_of, read_last, want, want_no_more
 from server.process.lock import lock_holder
 from server.process.places import RuntimeDirectoryError, find_places
 from server.process.probe import NoAnswer, ask_health
-from server.process.spawn import StartedEngine, model_problem
+from server.process.spawn import StartedEngine
 from server.wire import Health
 
 LOAD_PATIENCE_S = 600.0
@@ -178,15 +179,15 @@ class Attachment:
         return self._model or name_of(health)
 
     async def _check_model(self) -> None:
-        """A file that is no good must not cost anybody the engine that works. Raises EngineUnavailable.
-
-        In a process of its own: clients never import torch.
-        """
+        """A file that is no good must not cost anybody the engine that works. Raises EngineUnavailable."""
         try:
             path = find_model(self._model)
         except ModelNotFound as error:
             raise EngineUnavailable(str(error)) from error
-        problem = await model_problem(path)
+        try:
+            problem = await model_problem(path)
+        except OSError as error:
+            problem = f"{path} can't be checked: {error}"
         if problem is not None:
             raise EngineUnavailable(f"{problem.rstrip('.')}; the running engine goes on with its model")
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
 
 from server.process.places import Places
 
@@ -59,39 +56,17 @@ class StartedEngine:
         self._words.seek(0)
         lines = self._words.read().decode("utf-8", "replace").strip().splitlines()
         if lines:
-            return _last_line(lines)
+            return last_line(lines)
         # Without its number: who tries again and again has one thing to tell and not many.
-        return f"the engine process {_ending(self.exit_code)} while it started; its log is {self._log}"
+        return f"the engine process {ending(self.exit_code)} while it started; its log is {self._log}"
 
 
-def _last_line(lines: list[str]) -> str:
+def last_line(lines: list[str]) -> str:
     told = [line for line in lines if line.startswith(ERROR_PREFIX)]
     return told[-1].removeprefix(ERROR_PREFIX) if told else lines[-1].strip()
 
 
-async def model_problem(path: Path) -> str | None:
-    """Why no completion with this model file would work, in one line; None when nothing is found against it."""
-    process = await asyncio.create_subprocess_exec(
-        *engine_command(),
-        "check",
-        str(path),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        _, told = await process.communicate()
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        raise
-    if process.returncode == 0:
-        return None
-    lines = told.decode("utf-8", "replace").strip().splitlines()
-    return _last_line(lines) if lines else f"{path} can't be checked: the process {_ending(process.returncode)}"
-
-
-def _ending(exit_code: int | None) -> str:
+def ending(exit_code: int | None) -> str:
     if exit_code == -signal.SIGKILL:
         return "was killed (systems do that when memory is short)"
     if exit_code is not None and exit_code < 0:

@@ -452,6 +452,19 @@ async def test_a_damaged_model_does_not_end_the_engine_that_works(home: EngineHo
     assert lock_holder(home.places.lock) == running.pid
 
 
+async def test_a_check_that_can_not_be_started_is_one_line_and_the_engine_goes_on(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = home.serve()
+    other = home.model("other.gguf")
+    monkeypatch.setattr(spawn, "engine_command", lambda: [str(home.places.runtime / "nowhere")])
+    with pytest.raises(EngineUnavailable) as refused:
+        await EngineClient.connect(model=str(other))
+    assert str(refused.value).startswith(f"{other} can't be checked: ")
+    assert str(refused.value).endswith("; the running engine goes on with its model")
+    assert lock_holder(home.places.lock) == running.pid
+
+
 async def test_when_the_new_model_can_not_be_loaded_after_all_the_next_client_gets_what_ran(
     home: EngineHome, unnamed: Path
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,8 @@ from tiny_model import Metadata, Tensors, write_tiny_model
 
 from server.gguf.errors import DamagedTensor
 from server.gguf.reader import ModelFile
-from server.process.spawn import model_problem
+from server.process import spawn
+from server.process.check import model_problem
 from server.usable import Unusable, check_file
 
 pytestmark = pytest.mark.anyio
@@ -52,3 +56,18 @@ def test_a_vocabulary_that_can_not_fill_in_the_middle_is_found(tmp_path: Path) -
 
     with pytest.raises(Unusable, match=r"it can.t fill in the middle"):
         check_file(write_tiny_model(tmp_path / "m.gguf", edit=edit))
+
+
+async def test_a_check_that_is_given_up_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "pid"
+    program = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    monkeypatch.setattr(spawn, "engine_command", lambda: [sys.executable, "-c", program])
+    checking = asyncio.create_task(model_problem(tmp_path / "m.gguf"))
+    while not (started.exists() and started.read_text()):
+        await asyncio.sleep(0.01)
+    checking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    # Not even one that nobody has waited for.
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
