@@ -50,6 +50,11 @@ class Places:
         return self.runtime / "engine.last"
 
     @property
+    def wanted(self) -> Path:
+        """JSON of the client that replaces the engine at the moment: see ``last_model``."""
+        return self.runtime / "engine.wanted"
+
+    @property
     def log(self) -> Path:
         return self.state / "engine.log"
 

@@ -27,7 +27,7 @@ from server.models_known import ModelNotFound, asked_model, find_model
 from server.process.address import AddressError, bind_loopback, bind_socket, check_loopback, http_url
 from server.process.connections import LimitedProtocol
 from server.process.exits import EXIT_ALREADY_RUNNING, EXIT_FAILED
-from server.process.last_model import LastModel, forget_last, lasting_name, write_last
+from server.process.last_model import forget_last, lasting_name, write_last
 from server.process.lock import EngineLock, lock_holder
 from server.process.places import Places, RuntimeDirectoryError, find_places, writing
 from server.threads.free_cpus import FreeCpus
@@ -273,7 +273,7 @@ class EngineProcess:
     def _ready(self, engine: Engine) -> None:
         self._engine = engine
         self._host.ready(engine)
-        write_last(self._places, LastModel(lasting_name(str(self._model), self._host.model_id)))
+        write_last(self._places, lasting_name(str(self._model), self._host.model_id))
         log.info("ready after %.1f s", self._host.health().uptime_s)
         line = f"draftline {__version__} serves {self._host.model_id} on {self._places.socket} and {self._url}"
         # Where standard output can't be written, the command says so as it ends; its clients find the engine anyway.

@@ -23,7 +23,7 @@ from server import __version__
 from server.client import LOST, SILENCE_S, Claim, EngineClient, EngineUnavailable
 from server.gguf.writer import write_model_file
 from server.process import attach, spawn
-from server.process.last_model import LastModel, name_of, read_last, write_last
+from server.process.last_model import LastModel, name_of, read_last, want, write_last
 from server.process.lock import lock_holder
 from server.process.serve import ServeError, load_engine
 from server.process.stop import stop_engine
@@ -570,7 +570,8 @@ async def test_who_names_no_model_waits_for_the_one_that_is_about_to_come(
 
 
 async def test_who_names_no_model_starts_the_one_that_is_about_to_come(home: EngineHome, unnamed: Path) -> None:
-    write_last(home.places, LastModel(str(unnamed), str(home.model("other.gguf"))))
+    write_last(home.places, str(unnamed))
+    want(home.places, str(home.model("other.gguf")))
     async with connected() as client:
         assert client.model_id == "other"
 
@@ -578,7 +579,8 @@ async def test_who_names_no_model_starts_the_one_that_is_about_to_come(home: Eng
 async def test_model_about_to_come_that_fails_gives_way_to_what_ran(home: EngineHome, unnamed: Path) -> None:
     other = home.model("other.gguf")
     other.write_bytes(EMPTY_MODEL + b"unloadable")
-    write_last(home.places, LastModel(str(unnamed), str(other)))
+    write_last(home.places, str(unnamed))
+    want(home.places, str(other))
     told: list[str] = []
     async with connected(tell=told.append) as client:
         assert client.model_id == "chosen"

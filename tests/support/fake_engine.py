@@ -20,7 +20,7 @@ from typing import Any
 
 from server import __version__
 from server.models_known import model_stamp
-from server.process.last_model import LastModel, write_last
+from server.process.last_model import write_last
 from server.process.lock import EngineLock
 from server.process.places import Places
 from server.wire import Health
@@ -85,7 +85,7 @@ class FakeEngine:
             ).to_json()
             | health
         )
-        write_last(Places(runtime, runtime), LastModel(str(self.health["model"])))
+        write_last(Places(runtime, runtime), str(self.health["model"]))
         # Kept after its death, so that no client starts a real engine in its place.
         self._lock = EngineLock.acquire(runtime / "engine.lock")
         self._path = runtime / "engine.sock"
