@@ -13,7 +13,7 @@ from starlette.responses import Response
 from prompts.segments import Role, Segment
 from prompts.stops import StopName, stop_rule
 from server.api.ascii_json import AsciiJson
-from server.api.errors import bad_request
+from server.api.errors import ApiError, bad_request
 from server.api.fields import Fields, read_json_object
 from server.api.host import EngineHost
 from server.api.running import Asked, Running, first_difference, start
@@ -23,6 +23,7 @@ from server.request import FinishedEvent, Priority
 from server.wire import ENGINE_PID_HEADER, CompletionFinished, Route
 
 StopWhen = Literal["now", "idle"]
+MOST_PID = 2**31 - 1
 MOST_WORDS = 500
 """Characters of a client's reason."""
 
@@ -38,7 +39,9 @@ async def complete(request: Request) -> Response:
 
 
 async def stop(request: Request) -> Response:
-    """``POST /draftline/v1/stop``, with ``{"when": "now" | "idle", "why": a line}``: ends the process.
+    """``POST /draftline/v1/stop``, with ``{"when": "now" | "idle", "pid": n, "why": a line}``: ends the process.
+
+    pid: the process that is meant; another one, which took its place meanwhile, refuses (409).
 
     idle: only if it has nothing to do at this moment, and a client that names no model starts it again. A busy engine
     goes on: nobody's wish for another one may keep it from serving, least of all the wish of one who has gone.
@@ -48,6 +51,9 @@ async def stop(request: Request) -> Response:
     if await request.body():
         fields = await read_json_object(request)
         when = fields.choice("when", "now", StopWhen)
+        pid = fields.integer("pid", None, 1, MOST_PID)
+        if pid is not None and pid != os.getpid():
+            raise ApiError(409, "another_engine", f"this is the engine process {os.getpid()}, and not {pid}", "pid")
         why = " ".join((fields.optional_text("why") or "").split())[:MOST_WORDS]
     if when == "now" or not host.active:
         told = f"asked to end{': ' if why else ''}{why}"

@@ -245,3 +245,14 @@ def test_a_silent_stream_shows_signs_of_life(api_home: EngineHome) -> None:
     from server.client import SILENCE_S
 
     assert streaming.KEEP_ALIVE_S < SILENCE_S / 3
+
+
+def test_an_engine_that_is_not_the_one_meant_refuses_to_stop(api: httpx.Client) -> None:
+    pid = api.get("/health").json()["pid"]
+    for when in ("idle", "now"):
+        refused = api.post("/draftline/v1/stop", json={"when": when, "pid": pid + 1})
+        assert refused.status_code == 409
+        assert refused.json()["error"]["code"] == "another_engine"
+        assert refused.json()["error"]["message"] == f"this is the engine process {pid}, and not {pid + 1}"
+    assert api.post("/draftline/v1/stop", json={"pid": "1"}).status_code == 400
+    assert ask(api, body())[0] == "abcde"
