@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -49,6 +50,15 @@ class Claim:
         self.spent = False
 
 
+@dataclass(frozen=True)
+class _Replacement:
+    """What a client puts in the place of one engine. since: when it found the model good for that."""
+
+    pid: int
+    target: str
+    since: float
+
+
 class Attachment:
     """One client's way to a ready engine."""
 
@@ -77,9 +87,8 @@ class Attachment:
         self._came_before = claim.spent
         self._started: StartedEngine | None = None
         self._starts = 0
-        self._replacing: Health | None = None
-        self._replacing_since = 0.0
-        self._ending_since: float | None = None
+        self._replacing: _Replacement | None = None
+        self._ending_since: dict[int, float] = {}
         self._told: set[str] = set()
 
     async def wait_until_ready(self, http: httpx.AsyncClient) -> Health:
@@ -88,7 +97,7 @@ class Attachment:
             health = await self._wait_until_ready(http)
         except BaseException:
             if self._replacing is not None:
-                want_no_more(self.places, self._target(self._replacing))
+                want_no_more(self.places, self._replacing.target)
             raise
         self._claim.spent = True
         return health
@@ -101,9 +110,10 @@ class Attachment:
                 if health is None:
                     self._start_engine()
                 else:
-                    heard = time.monotonic()
                     if await self._will_do(http, health):
                         return health
+                    # Only now: a model that is checked meanwhile takes as long as it takes.
+                    heard = time.monotonic()
                     if heard - begin > QUIET_S and health.status == "loading":
                         self._tell_once(f"the engine (process {health.pid}) is still loading {health.model}")
             now = time.monotonic()
@@ -133,61 +143,67 @@ class Attachment:
         return False
 
     def _wait_for_its_end(self, health: Health) -> None:
-        now = time.monotonic()
-        self._ending_since = self._ending_since or now
-        if health.active and now - self._ending_since > BUSY_PATIENCE_S:
+        waited = time.monotonic() - self._ending_since.setdefault(health.pid, time.monotonic())
+        if health.active and waited > BUSY_PATIENCE_S:
             raise EngineUnavailable(
                 f"the engine process {health.pid} is to end but is still busy with {_requests(health)}; wait, or end "
                 f"it at once with `draftline stop`, and try again"
             )
-        if now - self._ending_since > QUIET_S:
-            self._tell_once(f"the engine (process {health.pid}) is ending and still busy with {_requests(health)}")
+        if waited > QUIET_S:
+            busy = f" and still busy with {_requests(health)}" if health.active else ""
+            self._tell_once(f"the engine (process {health.pid}) is ending{busy}", of=f"the end of {health.pid}")
 
     async def _replace(self, http: httpx.AsyncClient, health: Health, fault: str) -> None:
         """Ask the engine to go as soon as it has nothing to do; until then it serves everybody, us excepted."""
+        if self._came_before and health.clients > 1:
+            raise EngineUnavailable(
+                f"another client keeps the engine (process {health.pid}) at the model {health.model}, and "
+                f"{self._path} is asked for; close that client, or end the engine with `draftline stop`"
+            )
         if self._replacing is None:
-            if self._claim.spent and health.clients > 1:
-                raise EngineUnavailable(
-                    f"another client keeps the engine (process {health.pid}) at the model {health.model}, and "
-                    f"{self._path} is asked for; close that client, or end the engine with `draftline stop`"
-                )
-            if self._path is None:
-                self._model = name_of(health)
-            await self._check_model()
-            self._replacing, self._replacing_since = health, time.monotonic()
-            self._claim.spent = True
+            target = self._model or name_of(health)
+            await self._check_model(target)
+            self._replacing = _Replacement(health.pid, target, time.monotonic())
             when = f" once it is done with {_requests(health)}" if health.active else ""
             self._tell(f"the running engine (process {health.pid}) is replaced{when}: {fault}")
+            # What was heard is as old as the check is long: the engine may be another one's by now.
+            return
         if health.pid != self._replacing.pid:
             raise EngineUnavailable(
                 f"the running engine can't be used: {fault}; another command started it: wait until that has ended, "
                 f"or end the engine with `draftline stop`, and try again"
             )
-        if time.monotonic() - self._replacing_since > BUSY_PATIENCE_S:
+        if time.monotonic() - self._replacing.since > BUSY_PATIENCE_S:
             raise EngineUnavailable(
                 f"the engine (process {health.pid}) goes on with the model {health.model}: it is still busy with "
                 f"{_requests(health)} of other clients; wait, or end it with `draftline stop`, and try again"
             )
-        if health.active:
-            return
-        want(self.places, self._target(health))
-        with contextlib.suppress(httpx.TransportError):
-            why = {"when": "idle", "why": f"a client replaces it: {fault}"}
-            await http.post("/draftline/v1/stop", json=why, timeout=5.0)
+        if not health.active:
+            want(self.places, self._replacing.target)
+            await self._ask_to_go(http, health, fault)
 
-    def _target(self, health: Health) -> str:
-        return self._model or name_of(health)
+    async def _ask_to_go(self, http: httpx.AsyncClient, health: Health, fault: str) -> None:
+        wish = {"when": "idle", "pid": health.pid, "why": f"a client replaces it: {fault}"}
+        # Unless it says that it goes on, it may have heard.
+        self._claim.spent = True
+        with contextlib.suppress(httpx.TransportError, ValueError):
+            answer = await http.post("/draftline/v1/stop", json=wish, timeout=5.0)
+            self._claim.spent = self._came_before or answer.json().get("status") == "stopping"
 
-    async def _check_model(self) -> None:
+    async def _check_model(self, model: str) -> None:
         """A file that is no good must not cost anybody the engine that works. Raises EngineUnavailable."""
         try:
-            path = find_model(self._model)
+            path = find_model(model)
         except ModelNotFound as error:
             raise EngineUnavailable(str(error)) from error
+        line = f"the model {path} is being checked before it takes the running engine's place"
+        late = asyncio.get_running_loop().call_later(QUIET_S, self._tell_once, line)
         try:
             problem = await model_problem(path)
         except OSError as error:
             problem = f"{path} can't be checked: {error}"
+        finally:
+            late.cancel()
         if problem is not None:
             raise EngineUnavailable(f"{problem.rstrip('.')}; the running engine goes on with its model")
 
@@ -218,7 +234,7 @@ class Attachment:
             self._started = None
         if not self._may_start:
             raise EngineUnavailable("no engine is running; `draftline serve` starts one")
-        model = self._model
+        model = self._replacing.target if self._replacing else self._model
         if self._path is None and self._replacing is None:
             # Nobody named one: what ran goes on, or what somebody is about to put in its place.
             model = read_last(self.places).next
@@ -255,9 +271,10 @@ class Attachment:
             raise EngineUnavailable(words + hint)
         raise EngineUnavailable(f"{words}; what ran before, {last.ran}, is started for the next who names no model")
 
-    def _tell_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+    def _tell_once(self, line: str, of: str | None = None) -> None:
+        """of: what it is about, where the line changes with time."""
+        if (of or line) not in self._told:
+            self._told.add(of or line)
             self._tell(line)
 
 

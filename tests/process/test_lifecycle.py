@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from prompts.segments import Segment
 from server import __version__
 from server.client import LOST, SILENCE_S, Claim, EngineClient, EngineUnavailable
 from server.gguf.writer import write_model_file
+from server.models_known import model_stamp
 from server.process import attach, spawn
 from server.process.last_model import LastModel, name_of, read_last, want, write_last
 from server.process.lock import lock_holder
@@ -529,6 +531,12 @@ async def test_client_killed_in_a_completion_connects_again_to_the_same_model(ho
         assert client.model_id == "chosen"
 
 
+async def both_at_work(home: EngineHome) -> None:
+    """Both requests have reached the engine."""
+    while (health := home.health()) is None or health.active < 2:
+        await asyncio.sleep(0.01)
+
+
 async def test_busy_engine_goes_on_for_everybody_when_a_replacement_is_given_up(
     home: EngineHome, unnamed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -549,10 +557,163 @@ async def test_busy_engine_goes_on_for_everybody_when_a_replacement_is_given_up(
         assert (health.pid, health.status) == (pid, "ready")
         async with connected() as other:
             answer = asyncio.create_task(whole_answer(other, REQUEST))
-            await asyncio.sleep(0)
+            await both_at_work(home)
             await events.aclose()
             assert (await answer)[0] == "abcde"
         assert read_last(home.places) == LastModel(str(unnamed))
+
+
+@pytest.fixture
+def slow_check(monkeypatch: pytest.MonkeyPatch) -> SlowCheck:
+    check = SlowCheck()
+    monkeypatch.setattr(attach, "model_problem", check)
+    return check
+
+
+class SlowCheck:
+    """In place of the check of a model: takes as long as the test wants, and finds nothing."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, path: Path) -> None:
+        self.begun.set()
+        await self.may_end.wait()
+
+
+async def test_an_engine_that_came_while_the_model_was_checked_is_left_alone(
+    home: EngineHome, slow_check: SlowCheck
+) -> None:
+    home.serve()
+    wish = asyncio.create_task(EngineClient.connect(model=str(home.model("two.gguf"))))
+    await slow_check.begun.wait()
+    await stop_engine()
+    one = home.model("one.gguf")
+    home.serve("--model", str(one))
+    async with connected(model=str(one)) as client:
+        slow_check.may_end.set()
+        with pytest.raises(EngineUnavailable, match="another command started it: wait until that has ended"):
+            await wish
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
+        assert client.engine_pid == lock_holder(home.places.lock)
+
+
+async def test_a_client_that_came_while_the_model_was_checked_keeps_the_engine_from_one_that_came_before(
+    home: EngineHome, slow_check: SlowCheck
+) -> None:
+    pid = home.serve().pid
+    claim = Claim()
+    claim.spent = True
+    wish = asyncio.create_task(EngineClient.connect(model=str(home.model("two.gguf")), claim=claim))
+    await slow_check.begun.wait()
+    async with connected() as client:
+        slow_check.may_end.set()
+        with pytest.raises(EngineUnavailable, match="another client keeps the engine"):
+            await wish
+        assert (await whole_answer(client, REQUEST))[0] == "abcde"
+        assert client.engine_pid == pid
+
+
+async def test_the_wish_to_end_an_engine_is_for_that_process_only(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may change between a look at it and the wish."""
+    pid = home.serve().pid
+    ask_health = attach.ask_health
+
+    async def before(http: httpx.AsyncClient) -> Health | None:
+        health = await ask_health(http)
+        return health and dataclasses.replace(health, pid=1)
+
+    monkeypatch.setattr(attach, "ask_health", before)
+    claim = Claim()
+    monkeypatch.setattr(attach, "BUSY_PATIENCE_S", 0.3)
+    with pytest.raises(EngineUnavailable, match="goes on with the model"):
+        await EngineClient.connect(model=str(home.model("two.gguf")), claim=claim)
+    health = home.health()
+    assert health is not None
+    assert (health.pid, health.status) == (pid, "ready")
+    assert not claim.spent
+
+
+async def test_a_client_that_gave_up_has_replaced_nothing_and_may_try_again(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = home.serve(SCRIPTED_VERSION="0.0.1", SCRIPTED_TOKEN_MS="5")
+    claim = Claim()
+    async with connected(start=False) as other:
+        async with aclosing(other.complete(ENDLESS)) as events:
+            await anext(events)
+            monkeypatch.setattr(attach, "BUSY_PATIENCE_S", 0.3)
+            with pytest.raises(EngineUnavailable, match="is still busy with 1 request"):
+                await EngineClient.connect(claim=claim)
+            assert not claim.spent
+        wait_until(lambda: home.health() and not home.health().active)  # type: ignore[union-attr]
+        monkeypatch.setattr(attach, "BUSY_PATIENCE_S", 60.0)
+        async with connected(claim=claim) as client:
+            assert claim.spent
+            assert client.engine_pid != old.pid
+
+
+async def test_a_client_has_had_its_turn_when_it_ended_an_engine_and_its_own_failed(home: EngineHome) -> None:
+    home.serve()
+    other = home.model("other.gguf")
+    other.write_bytes(EMPTY_MODEL + b"unloadable")
+    claim = Claim()
+    with pytest.raises(EngineUnavailable, match="it can't be loaded"):
+        await EngineClient.connect(model=str(other), claim=claim)
+    assert claim.spent
+
+
+async def test_a_check_that_takes_long_is_told_and_is_no_silence_of_the_engine(
+    home: EngineHome, slow_check: SlowCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.serve(SCRIPTED_TOKEN_MS="5")
+    monkeypatch.setattr(attach, "SILENCE_PATIENCE_S", 0.5)
+    monkeypatch.setattr(attach, "BUSY_PATIENCE_S", 0.2)
+    monkeypatch.setattr(attach, "QUIET_S", 0.1)
+    other = home.model("other.gguf")
+    told: list[str] = []
+    async with connected() as client, aclosing(client.complete(ENDLESS)) as events:
+        await anext(events)
+        wish = asyncio.create_task(EngineClient.connect(model=str(other), tell=told.append))
+        await slow_check.begun.wait()
+        await asyncio.sleep(0.8)
+        slow_check.may_end.set()
+        with pytest.raises(EngineUnavailable, match=r"goes on with the model .*: it is still busy with 1 request"):
+            await wish
+    assert told[0] == f"the model {other} is being checked before it takes the running engine's place"
+    assert "is replaced once it is done with 1 request" in told[1]
+
+
+async def test_each_engine_that_ends_has_its_time_for_that_and_is_told_once(
+    home: EngineHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "BUSY_PATIENCE_S", 0.9)
+    monkeypatch.setattr(attach, "QUIET_S", 0.1)
+    model = home.model()
+    ready = Health("ready", __version__, 4, str(model), "scripted", model_stamp(model))
+    ending = [(1, 2), (1, 1), (2, 1), (2, 1), (3, 0)]
+    told: list[str] = []
+    began = time.monotonic()
+
+    def engine(request: httpx.Request) -> httpx.Response:
+        index = int((time.monotonic() - began) / 0.3)
+        if index >= len(ending):
+            return httpx.Response(200, json=ready.to_json())
+        pid, active = ending[index]
+        health = dataclasses.replace(ready, status="stopping", pid=pid, active=active)
+        return httpx.Response(200, json=health.to_json())
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(engine), base_url="http://localhost") as http:
+        found = await attach.Attachment(start=True, model=None, claim=Claim(), tell=told.append).wait_until_ready(http)
+    assert found == ready
+    assert told == [
+        "the engine (process 1) is ending and still busy with 2 requests",
+        "the engine (process 2) is ending and still busy with 1 request",
+        "the engine (process 3) is ending",
+    ]
 
 
 async def test_who_names_no_model_waits_for_the_one_that_is_about_to_come(
