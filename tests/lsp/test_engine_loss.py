@@ -75,10 +75,12 @@ def test_a_request_that_has_no_time_left_for_another_engine_says_so(own_server, 
     last = editor.wait_for("draftline/status", lambda s: s["last"] is not None)
     assert (last["state"], last["last"]["reason"]) == ("loading", "error")
     assert last["last"]["detail"] == "the engine was lost and is being started again"
-    engine.close()
+    # The first one keeps its lock: an engine that waits for it must not come between.
+    after = len(editor.messages)
     second = FakeEngine(folder / "run")
-    ready_again(editor, len(editor.messages))
+    ready_again(editor, after)
     assert len(editor.inline(uri, 0, 4)) == 1
+    engine.close()
     second.close()
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from server import __version__
 from server.models_known import model_stamp
@@ -71,7 +71,8 @@ class FakeEngine:
         runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The head of a model file only: a client asks for it again, and no real engine can outlive a test.
         model = runtime / "fake.gguf"
-        model.write_bytes(b"GGUF")
+        if not model.exists():  # a client may be reading what another fake engine has left
+            model.write_bytes(b"GGUF")
         self.health = (
             Health(
                 status="ready",
@@ -87,13 +88,29 @@ class FakeEngine:
         )
         write_last(Places(runtime, runtime), str(self.health["model"]))
         # Kept after its death, so that no client starts a real engine in its place.
-        self._lock = EngineLock.acquire(runtime / "engine.lock")
+        self._lock = self._take_lock(runtime / "engine.lock")
         self._path = runtime / "engine.sock"
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(self._listen())
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
+
+    _locked: ClassVar[set[Path]] = set()
+
+    @classmethod
+    def _take_lock(cls, path: Path) -> EngineLock | None:
+        """None where a fake engine has it. A real one that waited for the last fake one's ends first: the socket that
+        it takes with it must not be ours."""
+        if path in cls._locked:
+            return None
+        end = time.monotonic() + 20
+        while (lock := EngineLock.acquire(path)) is None:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{path} is held by somebody else")
+            time.sleep(0.02)
+        cls._locked.add(path)
+        return lock
 
     async def _listen(self) -> asyncio.AbstractServer:
         self._path.unlink(missing_ok=True)
@@ -116,6 +133,7 @@ class FakeEngine:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+            self._locked.discard(self._path.with_name("engine.lock"))
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
         end = time.monotonic() + timeout
