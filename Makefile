@@ -33,7 +33,7 @@ demo: install
 	$(BIN)/python -P -m bench.demo
 
 test: install
-	$(BIN)/python -P -m pytest -q
+	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
 
 # On a machine with an NVIDIA GPU.
 test-gpu: install
