@@ -20,6 +20,12 @@ app = typer.Typer(
 )
 
 
+def _folder(name: str | None) -> str | None:
+    if name is not None and not name.strip():
+        raise typer.BadParameter("it is empty; give a folder, or leave it out")
+    return name
+
+
 def _named(model: str | None) -> str | None:
     """An empty name is a mistake, such as an unset variable in a script, and no wish for the embedded model."""
     from server.models_known import MODEL_VARIABLE
@@ -87,6 +93,7 @@ def serve(
             metavar="DIR",
             help="Keep prompts there that were computed, for the next engine; they hold what was edited.",
             show_default=False,
+            callback=_folder,
         ),
     ] = None,
     idle_minutes: Annotated[

@@ -77,6 +77,8 @@ def serve(
         ):
             _start_log(places)
             folder = Path(cache_dir).expanduser().absolute() if cache_dir else None
+            if folder is not None:
+                _tell_if_unusable(folder)
             process = EngineProcess(path, places, unix, listener, idle_minutes * 60, folder)
             try:
                 asyncio.run(process.run())
@@ -330,6 +332,14 @@ class EngineProcess:
         watchdog.start()
         self._engine.close()
         watchdog.cancel()
+
+
+def _tell_if_unusable(folder: Path) -> None:
+    """One line where kept prompts can't go into a folder: the engine serves all the same."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "no folder can be made or written there" if there.is_dir() else f"{there} is not a folder"
+        print(f"draftline: prompts can't be kept in {folder}: {why}; the engine serves without", file=sys.stderr)
 
 
 def report(error: ServeError) -> None:

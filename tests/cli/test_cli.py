@@ -20,6 +20,7 @@ from lsp.settings import Settings
 from server import __version__
 from server.process.address import bind_socket
 from server.process.lock import EngineLock
+from server.process.serve import _tell_if_unusable
 from server.usable import ANSWER_TOKENS
 
 COMMANDS = ("serve", "stop", "lsp", "complete", "doctor", "synth")
@@ -101,6 +102,22 @@ def test_an_empty_model_is_a_mistake_and_not_the_embedded_one(
     done = home.run(*command, "--model", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: Invalid value for '--model': it is empty; give a GGUF file or a known name" in done.stderr
+
+
+def test_a_cache_folder_that_can_not_be_one_is_told(home: EngineHome, tmp_path: Path) -> None:
+    done = home.run("serve", "--cache-dir", " ")
+    assert done.returncode == 2
+    assert "it is empty; give a folder" in done.stderr
+    (tmp_path / "file").touch()
+    told: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda line, **_: told.append(line))
+        _tell_if_unusable(tmp_path / "file" / "below")
+        _tell_if_unusable(tmp_path / "new" / "below")
+    assert told == [
+        f"draftline: prompts can't be kept in {tmp_path}/file/below: {tmp_path}/file is not a folder; "
+        "the engine serves without"
+    ]
 
 
 def test_an_empty_variable_counts_as_unset(home: EngineHome) -> None:
