@@ -1,20 +1,11 @@
 // Epilogue warps: from sums of portions to outputs, in the form that the next instruction reads.
 
-// Each warp finishes every other column (row of activations) for all outputs of a group: lane = output.
-struct Epilogue {
-  static constexpr u32 MINE = COLUMNS / EPILOGUE_WARPS;  // columns of a warp at most
-  static constexpr u32 BATCH = 4;                        // of them are finished side by side
-  static_assert(MINE % BATCH == 0, "columns are finished in whole batches");
-
+struct Epilogue : Group<MATH_WARPS, EPILOGUE_WARPS> {
   Turn<PARTIAL_SLOTS> partial;
   Turn<WINDOWS> window;
   u32 squares_parity, collected_parity;
-  float factor[MINE];        // of the input's norm
-  float outputs[2][MINE];    // gate and up; or outputs 0 .. 31 and 32 .. 63
-  float kept[MINE];          // RESIDUAL: x before it. HEAD: the greatest logit of this lane's outputs so far
-  u32 best_at[MINE];         // HEAD: which it is
-  float next_norm;
-  bool few = false;          // each warp has one row at most: it does without its other columns where that counts
+  u32 best_at[MINE];  // HEAD: which output of this lane `kept` is
+  bool few = false;   // each warp has one row at most: it does without its other columns where that counts
 
   DEVICE explicit Epilogue(u32 turns) {
     partial.unpack(turns);
@@ -28,8 +19,6 @@ struct Epilogue {
   }
 
   DEVICE static u32 thread() { return thread_index() - 32 * MATH_WARPS; }
-  DEVICE static u32 warp() { return thread() / 32; }
-  DEVICE static u32 column(u32 c) { return warp() + EPILOGUE_WARPS * c; }
 
   DEVICE void finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length) {
     few = rows <= EPILOGUE_WARPS;
@@ -45,8 +34,15 @@ struct Epilogue {
       if (all_lanes(n == 0 || p.opens())) clear_outputs();
       // What lies in global memory is asked for while the tiles are still multiplied.
       if (all_lanes(i.kind == RESIDUAL && !p.foreign)) fetch_residual(i, p.group, rows);
+      if (all_lanes(ends_on_all_warps(i, p, rows))) {
+        end_on_all_warps(l, index, p, rows);
+        continue;
+      }
       gather(i, l, p);
-      if (all_lanes(p.sharers != 0)) add_collected(l);
+      if (all_lanes(p.sharers != 0)) {
+        await_collected(l);
+        add_collected<MINE>();
+      }
       if (p.last) stamp(l, index, MULTIPLIED);
       if (all_lanes(!p.closes && !p.last)) continue;
       if (all_lanes(p.foreign)) hand_on(l, index, rows);
@@ -149,11 +145,6 @@ struct Epilogue {
     next_norm = 0;
   }
 
-  DEVICE void clear_outputs() {
-#pragma unroll
-    for (u32 c = 0; c < MINE; ++c) outputs[0][c] = outputs[1][c] = 0;
-  }
-
   // Adds the math warps' sums of a portion, in the order of its tiles' warps.
   DEVICE void gather(const Instruction& i, const Launch& l, const Portion& p) {
     barrier_wait(Barriers::partial_full(partial.slot), partial.parity, l, AT_PARTIAL_FULL);
@@ -163,30 +154,6 @@ struct Epilogue {
     sync_warp();
     if ((thread_index() & 31) == 0) barrier_arrive(Barriers::partial_empty(partial.slot));
     partial.next();
-  }
-
-  template <u32 used> DEVICE void gather_columns(const Portion& p, const float* from) {
-    if (all_lanes(p.row_tiles == 2)) gather_tiles<2, used>(p, from);
-    else if (all_lanes(p.row_tiles == 4)) gather_tiles<4, used>(p, from);
-    else gather_tiles<1, used>(p, from);
-  }
-  // Tile n of a portion is row tile (first + n) % tiles, and (turn + n) % MATH_WARPS is its warp. The first `used` columns
-  // are added up, also those that are no rows: what one does while it waits, the others can use.
-  template <u32 tiles, u32 used> DEVICE void gather_tiles(const Portion& p, const float* from) {
-    const u32 lane = thread_index() & 31;
-#pragma unroll
-    for (u32 half = 0; half < (tiles == 4 ? 2 : 1); ++half) {
-      const u32 tile = 2 * half + lane / 16, first = (tile + tiles - p.first % tiles + p.turn % tiles) % tiles;
-#pragma unroll
-      for (u32 c = 0; c < used; ++c) {
-        const float* at = from + first * PARTIAL_WARP + column(c) * PARTIAL_STRIDE + (lane & 15);
-        float sum = at[0];
-#pragma unroll
-        for (u32 w = tiles; w < MATH_WARPS; w += tiles) sum += at[w * PARTIAL_WARP];
-        if (half || p.matrix) outputs[1][c] += sum;
-        else outputs[0][c] += sum;
-      }
-    }
   }
 
   // To the SM that began this SM's first group.
@@ -199,15 +166,23 @@ struct Epilogue {
     sync_threads(8, 32 * EPILOGUE_WARPS);
     if (thread_index() == 32 * MATH_WARPS) store_release(l.handed + sm_index() * 32, (u32)l.epoch + index + 1);
   }
-  // Adds what the SMs behind this one have of its last group; the loader has brought it.
-  DEVICE void add_collected(const Launch& l) {
+  DEVICE void await_collected(const Launch& l) {
     barrier_wait(Barriers::collected(), collected_parity, l, AT_COLLECTED);
     collected_parity ^= 1;
-    const float* from = shared<float>(COLLECTED_OFFSET) + (thread_index() & 31);
+  }
+
+  // Leaves the last group to the math warps, with what is here of it before its last portion comes.
+  DEVICE void end_on_all_warps(const Launch& l, u32 index, const Portion& p, u32 rows) {
+    const Parked parked;
 #pragma unroll
-    for (u32 half = 0; half < 2; ++half)
-#pragma unroll
-      for (u32 c = 0; c < MINE; ++c) outputs[half][c] += from[(half * COLUMNS + column(c)) * 32];
+    for (u32 c = 0; c < MINE; ++c) parked.put(column(c), outputs[0][c], outputs[1][c], kept[c], factor[c]);
+    if (warp() == 0) *parked.norm = next_norm;
+    if (p.sharers) await_collected(l);
+    meet_at_the_end(12);
+    stamp(l, index, MULTIPLIED);
+    meet_at_the_end(13);
+    if ((thread_index() & 31) == 0) barrier_arrive(Barriers::partial_empty(partial.slot));
+    partial.next();
   }
 
   // The outputs of a group are whole. Here too columns that are no rows are computed, and only rows are stored.
@@ -259,39 +234,6 @@ struct Epilogue {
     }
   }
 
-  template <u32 used> DEVICE void gate_up(const Instruction& i, bool there, u32 group, u32 rows) {
-    constexpr u32 batch = used < BATCH ? used : BATCH;
-#pragma unroll
-    for (u32 first = 0; first < used; first += batch) {
-      float y[batch];
-#pragma unroll
-      for (u32 c = 0; c < batch; ++c) {
-        const float gate = outputs[0][first + c] * factor[first + c], up = outputs[1][first + c] * factor[first + c];
-        y[c] = there ? gate / (1 + exponential(-gate)) * up : 0;
-      }
-      hand_on_blocks(i.output, group, rows, first, y);
-    }
-  }
-
-  // 32 outputs of columns `first` .. as blocks of int8.
-  template <u32 batch>
-  DEVICE static void hand_on_blocks(const Int8Rows& to, u32 block, u32 rows, u32 first, const float (&y)[batch]) {
-    const u32 lane = thread_index() & 31;
-    Quantised q[batch];
-#pragma unroll
-    for (u32 c = 0; c < batch; ++c) q[c] = quantised(y[c]);
-#pragma unroll
-    for (u32 c = 0; c < batch; ++c) {
-      if (column(first + c) >= rows) continue;
-      const u32 at = block * COLUMNS + column(first + c);
-      to.values[(block * rows + column(first + c)) * 32 + place(lane)] = (i8)q[c].value;
-      if (lane == 0) {
-        to.scales[at] = q[c].scale;
-        to.sums[at] = split_sum(q[c].scale * (float)q[c].sum);
-      }
-    }
-  }
-
   DEVICE void fetch_residual(const Instruction& i, u32 block, u32 rows) {
     const u32 output = block * 32 + (thread_index() & 31);
     const bool there = output < HIDDEN;
@@ -299,46 +241,6 @@ struct Epilogue {
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c)
       kept[c] = there && i.add && column(c) < rows ? load_fresh(i.x + column(c) * HIDDEN + output) : 0;
-  }
-
-  template <u32 used> DEVICE void residual(const Instruction& i, u32 block, u32 rows) {
-    constexpr u32 batch = used < BATCH ? used : BATCH;
-    const u32 lane = thread_index() & 31, output = block * 32 + lane;
-    const bool there = output < HIDDEN;
-#pragma unroll
-    for (u32 first = 0; first < used; first += batch) {
-      float x[batch], weighted[batch], squares[batch];
-#pragma unroll
-      for (u32 c = 0; c < batch; ++c) {
-        x[c] = there ? kept[first + c] + outputs[0][first + c] * factor[first + c] : 0;
-        weighted[c] = x[c] * next_norm;
-        squares[c] = x[c] * x[c];
-      }
-#pragma unroll
-      for (u32 m = 16; m; m >>= 1)
-#pragma unroll
-        for (u32 c = 0; c < batch; ++c) squares[c] += shuffle_xor(squares[c], m);
-      hand_on_blocks(i.output, block, rows, first, weighted);
-#pragma unroll
-      for (u32 c = 0; c < batch; ++c) {
-        const u32 row = column(first + c);
-        if (row >= rows) continue;
-        if (there) i.x[row * HIDDEN + output] = x[c];
-        if (lane == 0) i.output_squares[row * (HIDDEN / BLOCK) + block] = squares[c];
-        if (i.output_low) low_plane(i, block, row, rows, weighted[c]);
-      }
-    }
-  }
-
-  // What rounding left, with scales over 254. Minima are multiplied by the sum of both planes.
-  DEVICE static void low_plane(const Instruction& i, u32 block, u32 row, u32 rows, float weighted) {
-    const u32 lane = thread_index() & 31;
-    const Quantised q = quantised(weighted);
-    const float rest = weighted - (float)q.value * q.scale, low_scale = q.scale / 254;
-    const i32 low = low_scale > 0 ? round_to_int(rest / low_scale) : 0;
-    i.output_low[(block * rows + row) * 32 + place(lane)] = (i8)low;
-    const float sum = q.scale * ((float)q.sum + (float)sum_of_lanes(low) / 254);
-    if (lane == 0) i.output.sums[block * COLUMNS + row] = split_sum(sum);
   }
 
   DEVICE void begin_head(const Instruction& i, u32 rows) {
@@ -376,6 +278,19 @@ struct Epilogue {
     }
   }
 };
+
+// By the math warps: the last group of an instruction's outputs, when an instruction ends on all warps. turns: theirs.
+ROLE void finish_last(const Instruction& i, const Portion& p, u32 rows, u32 turns) {
+  Turn<PARTIAL_SLOTS> next;
+  next.unpack(turns >> Turn<STAGES>::BITS);
+  const float* from = shared<float>(PARTIALS_OFFSET) + (next.slot + PARTIAL_SLOTS - 1) % PARTIAL_SLOTS * MATH_WARPS * PARTIAL_WARP;
+  meet_at_the_end(12);
+  LastGroup group;
+  const u32 last_column = group.column(group.MINE - 1);
+  if (all_lanes(last_column < rows)) group.finish<LastGroup::MINE>(i, p, from, rows);
+  else if (all_lanes(group.column(0) < rows)) group.finish<1>(i, p, from, rows);
+  meet_at_the_end(13);
+}
 
 ROLE u32 finish(const Instruction& i, const Launch& l, u32 index, u32 rows, u32 length, u32 turns) {
   Epilogue epilogue(turns);
