@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from lsp.completion import BLANK, Outcome, complete, complete_within_context, completion_request, is_blank, surroundings
+from lsp.debounce import Debounce
 from lsp.documents import Document, DocumentStore, Snapshot
 from lsp.engine import EngineLink
 from lsp.idle import IdleWork
@@ -53,11 +54,16 @@ class Completer:
         self.budget = BudgetKeeper()
         self.memory = ItemMemory()
         self.idle = IdleWork()
+        self.debounce = Debounce()
         self._link = link
         self._lanes: dict[str, Lane[Outcome]] = {}
 
     def changed(self, uri: str) -> None:
         """The document changed or went away: what runs for it is for a text that is no more."""
+        self.debounce.key(time.monotonic())
+        self._drop(uri)
+
+    def _drop(self, uri: str) -> None:
         if (lane := self._lanes.get(uri)) is not None:
             lane.supersede()
             if lane.idle:
@@ -90,14 +96,14 @@ class Completer:
         key = item_key(uri, request.segments, self.settings.max_tokens)
         prefix = surroundings(request.segments).prefix
         if (rest := self.memory.get(key, prefix)) is not None:
-            self.changed(uri)
+            self._drop(uri)
             spent = (time.perf_counter() - began) * 1000
             counters = Counters(ttft_ms=spent, total_ms=spent)
             return Answer(Outcome("shown", rest, cached=True, counters=counters), snapshot, cursor)
 
         async def work() -> Outcome:
-            if typing and self.settings.debounce_ms:
-                await asyncio.sleep(self.settings.debounce_ms / 1000)
+            if typing and (wait_ms := self.debounce.wait_ms(self.settings.debounce_ms)):
+                await asyncio.sleep(wait_ms / 1000)
             return await self._ask(document, snapshot, cursor, request)
 
         lane = self._lanes.setdefault(uri, Lane())
@@ -109,6 +115,7 @@ class Completer:
             outcome = Outcome("cancelled", detail="the document changed", counters=outcome.counters)
         elif outcome.reason == "shown":
             self.memory.put(key, prefix, outcome.text)
+            self.debounce.answered(outcome.counters.total_ms)
         if self.workspace.surroundings_of(document, self.documents).ledger.rebuild_due:
             self.idle.later(lambda: self._rebuild(document, cursor, key))
         return Answer(outcome, snapshot, cursor)
