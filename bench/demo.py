@@ -28,7 +28,7 @@ FIELDS = ("text", "reason", "ttft_ms", "prefilled", "reused", "drafted", "accept
 
 def ghost_text(client: LspClient, path: Path, line: int, column: int) -> dict[str, Any]:
     """Open the file in the language server and ask once. Returns the fields of ``FIELDS``. Raises NoEngine."""
-    client.initialize(root=path.parent, settings={"timeout_ms": 60_000})
+    client.initialize(root=path.parent, settings={"timeout_ms": 60_000, "alternatives": 1})
     client.open(path.as_uri(), path.read_text(encoding="utf-8"))
     client.wait_ready(timeout=120)
     client.timeout = 90

@@ -10,18 +10,29 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from lsp.completion import BLANK, Outcome, complete, complete_within_context, completion_request, is_blank, surroundings
+from lsp.completion import (
+    BLANK,
+    Outcome,
+    complete,
+    complete_within_context,
+    completion_request,
+    is_blank,
+    surroundings,
+    with_alternatives,
+)
 from lsp.debounce import Debounce
 from lsp.documents import Document, DocumentStore, Snapshot
 from lsp.engine import EngineLink
 from lsp.idle import IdleWork
 from lsp.items import ItemMemory, item_key
 from lsp.lanes import Lane, Superseded
+from lsp.offers import Offers
 from lsp.positions import Encoding
 from lsp.settings import Settings
+from lsp.triggers import is_mid_word, is_read_only
 from lsp.workspace import Workspace
 from prompts.budget import BudgetKeeper, NoPromptBudget
-from prompts.text import Cursor, SourceFile
+from prompts.text import Cursor, SourceFile, SourceText
 from server.client import EngineError, EngineUnavailable
 from server.request import Counters
 from server.wire import CompletionRequest
@@ -31,16 +42,41 @@ WARM_UP_MS = 60_000
 
 
 @dataclass(frozen=True)
+class Selected:
+    """The entry that is selected in the editor's own popup: its text is to replace [start, end), each (line, column in
+    the editor's units)."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+
+
+@dataclass(frozen=True)
 class Answer:
-    """An outcome and what it was made for; snapshot and cursor are None when the document isn't known."""
+    """An outcome and what it was made for; snapshot and cursor are None when the document isn't known.
+
+    lead: what the items begin with, in the place of the text from ``start`` to the cursor.
+    """
 
     outcome: Outcome
     snapshot: Snapshot | None = None
     cursor: Cursor | None = None
+    start: Cursor | None = None
+    lead: str = ""
 
     @property
     def version(self) -> int | None:
         return self.snapshot.version if self.snapshot else None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an item is wanted: the document as it is, and as it would be with what is selected in the popup."""
+
+    document: Document
+    snapshot: Snapshot
+    source: SourceText
+    cursor: Cursor
 
 
 class Completer:
@@ -53,6 +89,7 @@ class Completer:
         self.encoding: Encoding = "utf-16"
         self.budget = BudgetKeeper()
         self.memory = ItemMemory()
+        self.offers = Offers()
         self.idle = IdleWork()
         self.debounce = Debounce()
         self._link = link
@@ -61,6 +98,7 @@ class Completer:
     def changed(self, uri: str) -> None:
         """The document changed or went away: what runs for it is for a text that is no more."""
         self.debounce.key(time.monotonic())
+        self.offers.changed(uri)
         self._drop(uri)
 
     def _drop(self, uri: str) -> None:
@@ -69,10 +107,13 @@ class Completer:
             if lane.idle:
                 del self._lanes[uri]
 
-    async def answer(self, uri: str, line: int, units: int, *, typing: bool) -> Answer:
-        """Complete at the editor's position. typing: the request wasn't asked for by hand, so it waits a moment.
+    async def answer(
+        self, uri: str, line: int, units: int, *, typing: bool, selected: Selected | None = None, waits: bool = True
+    ) -> Answer:
+        """Complete at the editor's position.
 
-        Raises nothing but CancelledError.
+        typing: the request wasn't asked for by hand, so it waits a moment, gets one item, and none where none is
+        wanted. waits: False takes what is in memory and asks no engine. Raises nothing but CancelledError.
         """
         document = self.documents.get(uri)
         if document is None:
@@ -81,53 +122,107 @@ class Completer:
             return Answer(Outcome("excluded", detail="changes came out of order; open the document again"))
         if self.workspace.excluded(uri):
             return Answer(Outcome("excluded", detail="an ignored file or one that looks like a secret"))
-        self.idle.stop()
+        if is_read_only(uri):
+            return Answer(Outcome("read_only", detail="nobody types into a document of this kind"))
         # Everything up to the first await sees the document as it was when the request came.
-        began = time.perf_counter()
         self.documents.focus(uri)
         snapshot = document.snapshot()
         cursor = snapshot.cursor(line, units, self.encoding)
+        answer = Answer(BLANK, snapshot, cursor, cursor)
         if is_blank(snapshot.source):
-            return Answer(BLANK, snapshot, cursor)
+            return answer
+        place = _Place(document, snapshot, snapshot.source, cursor)
+        if selected is not None:
+            if (chosen := self._with_selected(place, selected)) is None:
+                return replace(answer, outcome=Outcome("excluded", detail="the popup's entry stands elsewhere"))
+            place, start = chosen
+            answer = replace(answer, start=start, lead=selected.text)
+        if typing and (reason := self._unwanted(place)):
+            return replace(answer, outcome=Outcome(reason))
+        return replace(answer, outcome=await self._at(place, typing=typing, waits=waits))
+
+    def _with_selected(self, place: _Place, selected: Selected) -> tuple[_Place, Cursor] | None:
+        """The place behind the popup's entry, and where that begins; None when it isn't at the cursor."""
+        start = place.snapshot.cursor(*selected.start, self.encoding)
+        end = place.snapshot.cursor(*selected.end, self.encoding)
+        if start.line != place.cursor.line or end != place.cursor or end < start or "\n" in selected.text:
+            return None
+        lines = list(place.source.lines)
+        lines[start.line] = lines[start.line][: start.column] + selected.text + lines[start.line][end.column :]
+        cursor = Cursor(start.line, start.column + len(selected.text))
+        return replace(place, source=SourceText(tuple(lines)), cursor=cursor), start
+
+    def _unwanted(self, place: _Place) -> str:
+        """The reason why nothing is offered here to somebody who types; empty where something is."""
+        if place.document.several_cursors:
+            return "several_cursors"
+        if is_mid_word(place.source, place.cursor):
+            return "mid_word"
+        if self.offers.is_dismissed(place.snapshot.uri, place.snapshot.version, place.cursor):
+            return "dismissed"
+        return ""
+
+    async def _at(self, place: _Place, *, typing: bool, waits: bool) -> Outcome:
+        began = time.perf_counter()
+        uri = place.snapshot.uri
+        self.idle.stop()
         try:
-            request = self._request(document, snapshot, cursor)
+            request = self._request(place)
         except NoPromptBudget as error:
-            return Answer(Outcome("error", detail=str(error)), snapshot, cursor)
+            return Outcome("error", detail=str(error))
         key = item_key(uri, request.segments, self.settings.max_tokens)
-        prefix = surroundings(request.segments).prefix
-        if (rest := self.memory.get(key, prefix)) is not None:
+        around = surroundings(request.segments)
+        wanted = 1 if typing else self.settings.alternatives
+        known = self.memory.get(key, around.prefix, around.suffix)
+        items = self.memory.all(key, around.prefix, around.suffix)[:wanted] if known else []
+        if known and len(items) >= wanted:
             self._drop(uri)
+            self._rebuild_later(place, key)
             spent = (time.perf_counter() - began) * 1000
-            counters = Counters(ttft_ms=spent, total_ms=spent)
-            return Answer(Outcome("shown", rest, cached=True, counters=counters), snapshot, cursor)
+            first, *others = items
+            return Outcome(
+                "shown",
+                first.text,
+                first.replaces,
+                tuple(others),
+                cached=True,
+                prefetched=known[1],
+                counters=Counters(ttft_ms=spent, total_ms=spent),
+            )
+        if not waits:
+            return Outcome("not_waited", detail="nothing is in memory, and the popup doesn't wait")
 
         async def work() -> Outcome:
             if typing and (wait_ms := self.debounce.wait_ms(self.settings.debounce_ms)):
                 await asyncio.sleep(wait_ms / 1000)
-            return await self._ask(document, snapshot, cursor, request)
+            return await self._ask(place, request, wanted)
 
         lane = self._lanes.setdefault(uri, Lane())
         try:
-            outcome = await lane.request((snapshot.version, cursor), work)
+            outcome = await lane.request((place.snapshot.version, place.source, place.cursor, wanted), work)
         except Superseded:
             outcome = Outcome("cancelled", detail="a newer request or change came")
-        if self.documents.get(uri) is not document or document.version != snapshot.version:
+        if self.documents.get(uri) is not place.document or place.document.version != place.snapshot.version:
             outcome = Outcome("cancelled", detail="the document changed", counters=outcome.counters)
         elif outcome.reason == "shown":
-            self.memory.put(key, prefix, outcome.text)
+            for item in reversed(outcome.items):
+                self.memory.put(key, around.prefix, around.suffix, item)
             self.debounce.answered(outcome.counters.total_ms)
-        if self.workspace.surroundings_of(document, self.documents).ledger.rebuild_due:
-            self.idle.later(lambda: self._rebuild(document, cursor, key))
-        return Answer(outcome, snapshot, cursor)
+        self._rebuild_later(place, key)
+        return outcome
 
-    def _request(self, document: Document, snapshot: Snapshot, cursor: Cursor) -> CompletionRequest:
+    def _rebuild_later(self, place: _Place, key: Hashable) -> None:
+        if self.workspace.surroundings_of(place.document, self.documents).ledger.rebuild_due:
+            self.idle.later(lambda: self._rebuild(place.document, place.cursor, key))
+
+    def _request(self, place: _Place) -> CompletionRequest:
         return completion_request(
-            SourceFile(self.workspace.shown_path(snapshot.uri), snapshot.source),
-            cursor,
-            self.workspace.surroundings_of(document, self.documents),
+            SourceFile(self.workspace.shown_path(place.snapshot.uri), place.source),
+            place.cursor,
+            self.workspace.surroundings_of(place.document, self.documents),
             self.settings,
             self.budget,
-            document.prefix_window,
+            place.document.prefix_window,
         )
 
     async def _rebuild(self, document: Document, cursor: Cursor, key: Hashable) -> None:
@@ -139,24 +234,25 @@ class Completer:
             return
         self.workspace.surroundings_of(document, self.documents).ledger.rebuild()
         try:
-            request = self._request(document, snapshot, cursor)
+            request = self._request(_Place(document, snapshot, snapshot.source, cursor))
             self.memory.moved(key, item_key(snapshot.uri, request.segments, self.settings.max_tokens))
             request = replace(request, max_tokens=1, timeout_ms=WARM_UP_MS, priority="background")
             await complete(self._link.engine(), request, self.budget)
         except (EngineUnavailable, EngineError, NoPromptBudget):
             pass  # the next request finds out and says so
 
-    async def _ask(self, document: Document, snapshot: Snapshot, cursor: Cursor, request: CompletionRequest) -> Outcome:
+    async def _ask(self, place: _Place, request: CompletionRequest, wanted: int) -> Outcome:
         requests = iter((request,))
 
         def build() -> CompletionRequest:
             # The prompt made for the memory's key; only one that overflowed is made again.
-            return next(requests, None) or self._request(document, snapshot, cursor)
+            return next(requests, None) or self._request(place)
 
         connection = None
         try:
             connection = self._link.engine()
             outcome = await complete_within_context(connection, build, self.budget)
+            outcome = await with_alternatives(connection, request, outcome, self.budget, wanted)
             if outcome.reason == "timeout" and self._link.state != "ready":
                 return replace(outcome, reason="error", detail=self._link.message)
             if outcome.reason == "timeout":

@@ -6,6 +6,7 @@ Knows no editor and no protocol; ``draftline complete`` and the language server 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from lsp.filters import Filtered, Surroundings, finish_item
+from lsp.items import Item
 from lsp.settings import Settings
 from prompts.budget import BudgetKeeper
 from prompts.ledger import Ledger
@@ -22,8 +24,12 @@ from prompts.stops import choose_stop
 from prompts.text import Cursor, SourceFile, SourceText
 from prompts.window import PrefixWindow
 from server.client import EngineError, EngineUnavailable
-from server.request import Counters
+from server.request import Counters, SamplingParams
 from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, CompletionText, Health
+
+ALTERNATIVES = SamplingParams(temperature=0.8, top_p=0.95)
+LEAST_MS = 50
+"""No alternative is begun with less time left."""
 
 ENGINE_GRACE_S = 1.0
 """An engine that keeps silent for so long after a request's own timeout is given up on."""
@@ -41,15 +47,19 @@ class Engine(Protocol):
 class Outcome:
     """How one request ended.
 
-    reason: ``shown``, ``empty``, ``filtered:<rule>``, ``cancelled``, ``timeout``, ``excluded``, ``blank`` or ``error``,
-    exactly one. text: what to insert at the cursor (LF line ends), empty unless shown. detail: one line for people.
-    cached: from the memory of items, without the engine.
+    reason: exactly one, of those in ``docs/language-server.md``. text: what to insert at the cursor (LF line ends),
+    empty unless shown. replaces: so many characters after the cursor in its line are replaced by it. others: more
+    items for the same place. detail: one line for people. cached: from the memory of items, without the engine.
+    prefetched: it was made before it was asked for.
     """
 
     reason: str
     text: str = ""
+    replaces: int = 0
+    others: tuple[Item, ...] = ()
     detail: str = ""
     cached: bool = False
+    prefetched: bool = False
     counters: Counters = field(default_factory=Counters)
     first_difference: int | None = None
     """The first segment of the prompt that the engine didn't hold as it is; difference says which it is."""
@@ -68,7 +78,13 @@ class Outcome:
             "accepted": c.accepted,
             "tokens_per_second": round(c.tokens_per_second, 1),
             "cached": self.cached,
+            "prefetched": self.prefetched,
         }
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """What there is to show, the best first."""
+        return (Item(self.text, self.replaces), *self.others) if self.reason == "shown" else ()
 
 
 BLANK = Outcome("blank", detail="nothing is written in the document yet")
@@ -211,3 +227,29 @@ async def complete_within_context(
             raise
     budget.overflowed()
     return await complete(engine, build(), budget)
+
+
+async def with_alternatives(
+    engine: Engine, request: CompletionRequest, outcome: Outcome, budget: BudgetKeeper, wanted: int
+) -> Outcome:
+    """``outcome`` with more items that differ, sampled, up to ``wanted`` in all and as long as the request's time
+    lasts.
+
+    A first answer with nothing to show gives way to the first sampled one. Raises EngineUnavailable and EngineError.
+    """
+    began, spent_ms = time.perf_counter(), outcome.counters.total_ms
+    for seed in range(1, 2 * wanted - 1):
+        if outcome.reason not in ("shown", "empty") and not outcome.reason.startswith("filtered:"):
+            break
+        left = (request.timeout_ms or math.inf) - spent_ms - (time.perf_counter() - began) * 1000
+        if len(outcome.items) >= wanted or left < LEAST_MS:
+            break
+        timeout = None if left == math.inf else left
+        again = replace(request, sampling=replace(ALTERNATIVES, seed=seed), timeout_ms=timeout)
+        more = await complete(engine, again, budget)
+        if outcome.reason != "shown" and more.reason == "shown":
+            outcome = more
+        else:
+            new = tuple(item for item in more.items if item not in outcome.items)
+            outcome = replace(outcome, others=outcome.others + new)
+    return outcome

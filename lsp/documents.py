@@ -48,11 +48,16 @@ class Snapshot:
 
 @dataclass
 class Document:
-    """One open document. ``in_sync`` is false from a change that can't be trusted until the next whole text."""
+    """One open document. ``in_sync`` is false from a change that can't be trusted until the next whole text.
+
+    several_cursors: the last change put the same text into several places at once, as several cursors do, and the
+    placeholders of a snippet that stand for one another.
+    """
 
     uri: str
     version: int
     in_sync: bool = True
+    several_cursors: bool = False
     prefix_window: PrefixWindow = field(default_factory=PrefixWindow)
     _lines: list[str] = field(default_factory=lambda: [""])
     _ends: list[str] = field(default_factory=lambda: [""])
@@ -83,6 +88,8 @@ class Document:
         """
         if version <= self.version:
             self.in_sync = False
+        first = changes[0].text if changes else ""
+        self.several_cursors = len(changes) > 1 and all(c.text == first and c.start is not None for c in changes)
         for change in changes:
             if change.start is None:
                 self._replace_all(change.text)

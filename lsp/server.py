@@ -17,9 +17,10 @@ from lsprotocol import types
 from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
-from lsp.completer import Answer, Completer
+from lsp.completer import Answer, Completer, Selected
 from lsp.completion import Outcome
 from lsp.engine import Connect, EngineLink, State
+from lsp.feedback import add_parts
 from lsp.inline import ACCEPTED, inline_items
 from lsp.popup import popup_items
 from lsp.protocol import BadMessage, DraftlineProtocol, OneLineFormatter, PatientInput
@@ -63,6 +64,12 @@ class DraftlineServer(LanguageServer):
             line = f"internal error: {type(error).__name__}"
         self.status.log(line, types.MessageType.Error)
 
+    @property
+    def has_ghost_text(self) -> bool:
+        """Whether the editor asks for inline completions too."""
+        documents = self.client_capabilities.text_document
+        return documents is not None and documents.inline_completion is not None
+
     def apply_settings(self, value: object) -> None:
         self.completer.settings, problems = read_settings(value, self.completer.settings)
         for problem in problems:
@@ -75,11 +82,22 @@ class DraftlineServer(LanguageServer):
             uris = [self.workspace.root_uri]
         self.completer.workspace.set_roots(path for uri in uris if (path := file_path(uri)))
 
-    async def answer(self, kind: str, uri: str, position: types.Position, *, typing: bool) -> Answer:
+    async def answer(
+        self,
+        kind: str,
+        uri: str,
+        position: types.Position,
+        *,
+        typing: bool,
+        selected: Selected | None = None,
+        waits: bool = True,
+    ) -> Answer:
         """Complete, and tell how the request ended, whichever way it did."""
         answer = Answer(Outcome("cancelled", detail="by the editor"))
         try:
-            answer = await self.completer.answer(uri, position.line, position.character, typing=typing)
+            answer = await self.completer.answer(
+                uri, position.line, position.character, typing=typing, selected=selected, waits=waits
+            )
         except Exception as error:
             answer = Answer(Outcome("error", detail=f"internal error: {type(error).__name__}"))
         finally:
@@ -135,21 +153,35 @@ def create_server(connect: Connect) -> DraftlineServer:
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def inline(params: types.InlineCompletionParams) -> types.InlineCompletionList:
         typing = params.context.trigger_kind != types.InlineCompletionTriggerKind.Invoked
-        answer = await server.answer("inline", params.text_document.uri, params.position, typing=typing)
-        return inline_items(answer, completer.encoding)
+        chosen = params.context.selected_completion_info
+        answer = await server.answer(
+            "inline",
+            params.text_document.uri,
+            params.position,
+            typing=typing,
+            selected=Selected(_pair(chosen.range.start), _pair(chosen.range.end), chosen.text) if chosen else None,
+        )
+        return inline_items(answer, completer.encoding, completer.offers)
 
     @server.feature(types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions())
     async def popup(params: types.CompletionParams) -> types.CompletionList:
         if not completer.settings.popup:
             return types.CompletionList(is_incomplete=False, items=[])
-        answer = await server.answer("popup", params.text_document.uri, params.position, typing=True)
+        # A popup waits for the slowest of its sources: where there is ghost text, it must not be us.
+        waits = not server.has_ghost_text
+        answer = await server.answer("popup", params.text_document.uri, params.position, typing=True, waits=waits)
         return popup_items(answer, completer.encoding)
 
     @server.command(ACCEPTED)
     def accepted(*item: Any) -> None:
         server.status.log("item accepted")
 
+    add_parts(server, completer.offers)
     return server
+
+
+def _pair(position: types.Position) -> tuple[int, int]:
+    return position.line, position.character
 
 
 def main(model: str | None = None) -> int:

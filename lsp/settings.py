@@ -38,6 +38,9 @@ class Settings:
         'type and how fast the engine answers. "auto" never waits longer than 150; 0 never waits.',
         word="auto",
     )
+    alternatives: int = _number(
+        3, 1, 8, "How many different items are made when you ask by hand; while you type it is always one."
+    )
     popup: bool = field(
         default=True,
         metadata={

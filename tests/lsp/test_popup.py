@@ -2,14 +2,25 @@
 
 import pytest
 from fake_engine import script
+from language_server import root_of, start_server
 
 from lsp.popup import label_of
 
 
-def test_u46_the_popup_offers_what_ghost_text_would(editor, engine, uri):
+@pytest.fixture(scope="module")
+def plain(folder, running):
+    """An editor without ghost text."""
+    with start_server(folder) as client:
+        capabilities = {"textDocument": {"synchronization": {}}}
+        client.initialize(root=root_of(folder), settings={"debounce_ms": 0}, capabilities=capabilities)
+        client.wait_ready()
+        yield client
+
+
+def test_u46_the_popup_offers_what_ghost_text_would(plain, engine, uri):
     engine.answer = lambda request: script("ute(a, b)")
-    editor.open(uri, "é = comp")
-    (entry,) = editor.popup(uri, 0, 8)
+    plain.open(uri, "é = comp")
+    (entry,) = plain.popup(uri, 0, 8)
     assert entry["label"] == "compute(a, b)"
     assert entry["textEdit"] == {
         "range": {"start": {"line": 0, "character": 4}, "end": {"line": 0, "character": 8}},
@@ -20,31 +31,31 @@ def test_u46_the_popup_offers_what_ghost_text_would(editor, engine, uri):
     assert entry["data"]["prefilled"] == 40
 
 
-def test_ghost_text_and_popup_for_one_keystroke_ask_the_engine_once(editor, engine, uri):
-    engine.answer = lambda request: script("value", pause=0.2)
+def test_u15_where_there_is_ghost_text_the_popup_has_what_is_there_and_never_waits(editor, engine, uri):
+    engine.answer = lambda request: script("value")
     editor.open(uri, "x = ")
-    inline = editor.start_inline(uri, 0, 4)
-    (entry,) = editor.popup(uri, 0, 4)
-    (item,) = editor.result(inline)["items"]
-    assert (entry["label"], item["insertText"]) == ("value", "value")
+    assert editor.popup(uri, 0, 4) == []
+    assert engine.requests == []
+    editor.inline(uri, 0, 4)
+    assert [entry["label"] for entry in editor.popup(uri, 0, 4)] == ["value"]
     assert len(engine.requests) == 1
 
 
-def test_an_item_of_many_lines_is_shown_whole_beside_its_one_line_label(editor, engine, uri):
+def test_an_item_of_many_lines_is_shown_whole_beside_its_one_line_label(plain, engine, uri):
     engine.answer = lambda request: script("\n    return a\n")
-    editor.open(uri, "def f(a):\r\n")
-    (entry,) = editor.popup(uri, 0, 9)
+    plain.open(uri, "def f(a):\r\n")
+    (entry,) = plain.popup(uri, 0, 9)
     assert entry["label"] == "return a"
     assert entry["textEdit"]["newText"] == "\r\n    return a"
     assert entry["documentation"] == "\r\n    return a"
 
 
-def test_the_popup_can_be_switched_off(editor, engine, uri):
-    editor.notify("workspace/didChangeConfiguration", {"settings": {"draftline": {"popup": False}}})
-    editor.open(uri, "x = ")
-    assert editor.popup(uri, 0, 4) == []
-    assert len(editor.inline(uri, 0, 4)) == 1
-    editor.notify("workspace/didChangeConfiguration", {"settings": {"draftline": {"popup": True}}})
+def test_the_popup_can_be_switched_off(plain, engine, uri):
+    plain.notify("workspace/didChangeConfiguration", {"settings": {"draftline": {"popup": False}}})
+    plain.open(uri, "x = ")
+    assert plain.popup(uri, 0, 4) == []
+    assert len(plain.inline(uri, 0, 4)) == 1
+    plain.notify("workspace/didChangeConfiguration", {"settings": {"draftline": {"popup": True}}})
 
 
 @pytest.mark.parametrize(

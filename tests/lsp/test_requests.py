@@ -163,7 +163,7 @@ def test_typing_waits_a_moment_before_the_engine_is_asked(editor, engine, uri):
         editor.start_inline(uri, 0, column, automatic=True)
     assert len(editor.inline(uri, 0, 5, automatic=True)) == 1
     assert len(engine.requests) == 1
-    editor.notify("workspace/didChangeConfiguration", {"settings": {"debounce_ms": 0}})
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"debounce_ms": 0, "alternatives": 1}})
 
 
 def test_a_setting_that_makes_no_sense_is_told_and_left(editor, engine, uri):
