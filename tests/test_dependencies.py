@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OURS = set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
-TRAINING_ONLY = {"fla", "triton"}
+WITH_CUDA = {"fla", "triton"}
+"""Training has the one; the other comes with torch for CUDA."""
 INSTALLED = packages_distributions()
 
 
@@ -39,7 +40,7 @@ def distributions_of(module: str) -> set[str]:
 def test_every_import_is_declared() -> None:
     optional = {name for entries in PROJECT["project"]["optional-dependencies"].values() for name in declared(entries)}
     allowed = declared(PROJECT["project"]["dependencies"]) | optional
-    for module in imported() - TRAINING_ONLY - optional:
+    for module in imported() - WITH_CUDA - optional:
         assert distributions_of(module) & allowed, module
 
 

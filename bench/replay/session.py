@@ -13,7 +13,7 @@ from bench.replay.prompts import Layout
 from bench.replay.typist import Step, moments
 from prompts.fim import FimTokenizer
 from prompts.segments import Segment
-from server.cache.borders import SPACING
+from server.cache.borders import ON_CPU
 
 REMEMBERED = 4096
 """Texts whose tokens are remembered."""
@@ -110,7 +110,7 @@ def replay_section(name: str, requests: Sequence[Request]) -> Section:
                 (
                     f"most of all when one {step}",
                     f"{max(request.prefilled for request in those)} prefilled; most beyond a change {most.excess}: "
-                    f"{most.prefilled} for {most.change} (a checkpoint gap is {SPACING})",
+                    f"{most.prefilled} for {most.change} (a checkpoint gap is {ON_CPU.spacing})",
                 )
             )
     asked = [request for request in requests if request.step != "rests"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from server.cache.borders import kept_states, prefill_cuts, steps_begin
+from server.cache.borders import ON_CPU, ON_GPU, Cutting, kept_states, prefill_cuts, steps_begin
 from server.cache.tree import IN_CHUNKS, MIXED, Node, Piece, PrefixTree, Text, common_length
 
 if TYPE_CHECKING:
@@ -106,8 +106,9 @@ def _fits(chunked: int, length: int, begin: int) -> bool:
 class PrefixCache:
     """Kept sequences of one model, within a budget of bytes. Used by one thread."""
 
-    def __init__(self, new_state: Callable[[], SequenceState], budget: int) -> None:
-        """budget: bytes that all that is kept may take together."""
+    def __init__(self, new_state: Callable[[], SequenceState], budget: int, cutting: Cutting = ON_CPU) -> None:
+        """budget: bytes that all that is kept may take together. cutting: the model's, see ``cutting_of``."""
+        self.cutting = cutting
         self._new_state = new_state
         self.budget = budget
         self.clear()
@@ -131,7 +132,7 @@ class PrefixCache:
         """
         ids = tuple(ids)
         text = self._text(ids)
-        node = self._reusable(ids, steps_begin(len(ids), checkpoints))
+        node = self._reusable(ids, steps_begin(len(ids), checkpoints, self.cutting))
         if node is None:
             return CachedSequence(self._new_state(), text=text), 0
         path = node.path()
@@ -289,26 +290,30 @@ def _needed_next(path: Sequence[Node], pieces: Sequence[Piece]) -> list[Node]:
     return [*chunks[-1:], *(node for node in path[len(chunks) :] if node.end in lengths)]
 
 
+def cutting_of(model: HybridModel) -> Cutting:
+    return ON_GPU if model.device.type == "cuda" else ON_CPU
+
+
 def prefill_step(model: HybridModel, sequence: CachedSequence, ids: Sequence[int], checkpoints: Iterable[int]) -> int:
     """Compute the prompt's tokens up to the next cut, or the next few in steps; keep the state where it is wanted.
 
     Returns how many tokens were computed; 0 when the state holds all of ``ids``.
     """
-    have, asked = len(sequence.state.tokens), tuple(checkpoints)
+    have, asked, cutting = len(sequence.state.tokens), tuple(checkpoints), cutting_of(model)
     if have >= len(ids):
         return 0
-    begin = steps_begin(len(ids), asked)
+    begin = steps_begin(len(ids), asked, cutting)
     if not _fits(sequence.chunked, have, begin):
         sequence.chunked = MIXED
     if have < begin:
-        border = next(cut for cut in prefill_cuts(len(ids), asked) if cut > have)
+        border = next(cut for cut in prefill_cuts(len(ids), asked, cutting) if cut > have)
         model.prefill(list(ids[have:border]), sequence.state)
         if sequence.chunked != MIXED:
             sequence.chunked = border
     else:
         border = min(have + model.max_rows, len(ids))
         _decode(model, sequence.state, ids[have:border])
-    for length in sorted(kept_states(len(ids), asked)):
+    for length in sorted(kept_states(len(ids), asked, cutting)):
         if have < length <= border:
             sequence.keep(length)
     return border - have

@@ -15,10 +15,14 @@ VECTOR = 32
 
 def silu(x: torch.Tensor) -> torch.Tensor:
     """x · sigmoid(x)."""
+    if x.is_cuda:
+        return F.silu(x)
     return x / torch.neg(x).exp_().add_(1.0)
 
 
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    if x.is_cuda:
+        return torch.sigmoid(x)
     return torch.neg(x).exp_().add_(1.0).reciprocal_()
 
 

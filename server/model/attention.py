@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from server.model.activations import sigmoid
 from server.model.config import ModelConfig
@@ -51,11 +53,18 @@ class Attention:
         self.wide = wide
         self.rotary = Rotary(config, device, wide)
         self.onednn = can_pack(device, dtype)
+        self.fused = device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
+        """Torch has a kernel for scores, weights and sums together."""
         self.later = torch.full((KEY_BLOCK, KEY_BLOCK), -torch.inf, device=device, dtype=dtype).triu_(1)
         """[KEY_BLOCK, KEY_BLOCK]: added to the scores of the block a query stands in."""
 
-    def rows(self, x: torch.Tensor, start: int, w: AttentionWeights, cache: KeyValueCache) -> torch.Tensor:
-        """x [T, E] normed, at positions start ..; their keys and values are stored -> mixer output [T, E]."""
+    def rows(
+        self, x: torch.Tensor, start: int, w: AttentionWeights, cache: KeyValueCache, prompt: bool = False
+    ) -> torch.Tensor:
+        """x [T, E] normed, at positions start ..; their keys and values are stored -> mixer output [T, E].
+
+        prompt: these rows needn't be the same in every company.
+        """
         c, rows = self.config, x.shape[0]
         mixed = w.inputs(x)
         heads = c.heads + c.kv_heads
@@ -64,7 +73,8 @@ class Attention:
         )
         query_key = self._norm_and_rotate(normed.view(rows, heads, c.head_dim), w.head_norms, start).to(x.dtype)
         cache.write(start, query_key[:, c.heads :], values.view(rows, c.kv_heads, c.head_dim))
-        out = self._attend(query_key[:, : c.heads], start, cache)
+        attend = self._attend_at_once if prompt and self.fused else self._attend
+        out = attend(query_key[:, : c.heads], start, cache)
         return w.output(out * sigmoid(gates))
 
     def store(
@@ -82,6 +92,20 @@ class Attention:
         normed = torch.rms_norm(x.to(self.wide), (c.head_dim,), None, c.eps).mul_(weight)
         self.rotary.rotate_(normed, start)
         return normed
+
+    def _attend_at_once(self, queries: torch.Tensor, start: int, cache: KeyValueCache) -> torch.Tensor:
+        """What `_attend` does, in one kernel that keeps no scores."""
+        rows = queries.shape[0]
+        keys, values = cache.keys[None, :, : start + rows], cache.values[None, :, : start + rows]
+        out = F.scaled_dot_product_attention(
+            queries.transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=causal_lower_right(rows, start + rows),
+            scale=1.0,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1).reshape(rows, -1)
 
     def _attend(self, queries: torch.Tensor, start: int, cache: KeyValueCache) -> torch.Tensor:
         """Causal attention of queries [T, heads, head dim], already scaled -> [T, heads · head dim].

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from server.model import delta_net_gpu
 from server.model.activations import rms_norm, sigmoid, silu, softplus
 from server.model.config import ModelConfig
 from server.model.state import DecodedLayer
@@ -104,7 +105,13 @@ class DeltaNet:
         memory [value heads, D, D] is advanced in place.
         """
         rows, c = x.shape[0], self.config
-        mixed = w.inputs(x).to(memory.dtype)
+        mixed = w.inputs(x)
+        if mixed.is_cuda and mixed.dtype == torch.bfloat16 and c.state_size in delta_net_gpu.SIZES:
+            out = w.output(delta_net_gpu.prefill(c, mixed, w, conv, memory))
+            return out, torch.cat((conv, mixed[1 - c.conv_kernel :, : c.conv_channels].to(conv.dtype)))[
+                -conv.shape[0] :
+            ]
+        mixed = mixed.to(memory.dtype)
         inputs = torch.cat((conv, mixed[:, : c.conv_channels]))
         convolved = inputs[:rows] * w.conv[0]
         for tap in range(1, c.conv_kernel):

@@ -16,8 +16,8 @@ from server.model.linear import MAX_ROWS, can_halve
 from server.model.state import SequenceState, Window
 from server.model.weights import AttentionWeights, LayerWeights, ModelWeights, MtpWeights, WeightReader
 
-PREFILL_BLOCK = 512
-"""Tokens computed together in prefill, at most; a multiple of CHUNK."""
+PREFILL_BLOCK, GPU_PREFILL_BLOCK = 512, 4096
+"""Tokens computed together in prefill, at most; multiples of CHUNK."""
 
 
 def draft_ids(vocab: int, rows: int, also: Iterable[int] = ()) -> list[int]:
@@ -96,9 +96,10 @@ class HybridModel:
         state.window = None
         parts = []
         done = 0
+        block = GPU_PREFILL_BLOCK if self.device.type == "cuda" else PREFILL_BLOCK
         while done < len(ids):
             position = state.length
-            count = min(len(ids) - done, PREFILL_BLOCK - position % PREFILL_BLOCK)
+            count = min(len(ids) - done, block - position % block)
             parts.append(self._prefill_block(ids[done : done + count], state))
             done += count
         if not parts:
@@ -198,7 +199,7 @@ class HybridModel:
         for layer in self.weights.layers:
             h = rms_norm(x, layer.mixer_norm, self.config.eps)
             if isinstance(layer.mixer, AttentionWeights):
-                x += self.attention.rows(h, start, layer.mixer, state.attention[attention])
+                x += self.attention.rows(h, start, layer.mixer, state.attention[attention], prompt=True)
                 attention += 1
             else:
                 mixed, state.conv[recurrent] = self.delta_net.prefill(

@@ -3,9 +3,10 @@
 import random
 
 import pytest
+import torch
 from fake_model import FakeCheckpoint, FakeModel, FakeRows, FakeState
 
-from server.cache.borders import NEAR, ROOM, SPACING, kept_states, steps_begin
+from server.cache.borders import NEAR, ON_CPU, ON_GPU, ROOM, kept_states, steps_begin
 from server.cache.prefix import (
     LONG_ANSWER,
     CachedSequence,
@@ -62,6 +63,17 @@ def check_warm_is_cold(model: FakeModel, seed: int = 0) -> None:
         state, reused, prefilled = serve(model, cache, ids, checkpoints, rng.randrange(20))
         assert reused + prefilled == len(ids)
         assert same(state, cold(model, ids, checkpoints))
+
+
+def test_on_a_gpu_a_prompt_has_no_steps_and_an_appended_one_computes_what_is_new() -> None:
+    model = FakeModel()
+    model.device = torch.device("cuda")
+    cache = PrefixCache(model.new_state, PLENTY, ON_GPU)
+    ids = [n % 7 for n in range(5000)]
+    assert serve(model, cache, ids)[1:] == (0, 5000)
+    assert serve(model, cache, [*ids, 3, 1, 4])[2] == 3
+    assert serve(model, cache, [*ids[:-2], 5])[2] <= NEAR + ROOM
+    assert (model.rows_decoded, max(model.rows_prefilled)) == ([], ON_GPU.call)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -193,7 +205,7 @@ def test_two_documents_are_kept_side_by_side() -> None:
     first = [*shared, 1, *([3] * 700)]
     second = [*shared, 2, *([4] * 700)]
     serve(model, cache, first)
-    assert serve(model, cache, second)[1] == SPACING
+    assert serve(model, cache, second)[1] == ON_CPU.spacing
     for _ in range(3):
         assert serve(model, cache, first)[1:] == (len(first), 0)
         assert serve(model, cache, second)[1:] == (len(second), 0)
@@ -300,7 +312,7 @@ def test_a_document_outlasts_long_typing_in_another() -> None:
     for _ in range(150):
         typed = [*typed, rng.randrange(8)]
         serve(model, cache, typed, (len(typed) - 1,))
-    assert serve(model, cache, other)[1] >= SPACING
+    assert serve(model, cache, other)[1] >= ON_CPU.spacing
 
 
 def test_no_budget_keeps_nothing_and_serves() -> None:
