@@ -18,9 +18,11 @@ import torch
 
 from bench.figures import Figure, Section, Target
 from bench.kernel.__main__ import open_model
-from bench.kernel.accuracy import Agreement
+from bench.kernel.accuracy import KL, TOP_1, WINDOW, Agreement
+from bench.kernel.arguments import POSITIONS
 from bench.kernel.card import clocks, this_card
 from bench.kernel.executor import made_up_state
+from bench.kernel.texts import has_real_weights, windows
 from bench.machine import this_machine
 from bench.table import section_text
 from server.cache.borders import ON_GPU
@@ -39,9 +41,8 @@ TAIL, BEHIND = 64, 30_000
 BARS = {8192: Target("≥", 6000, reach=11_000), 100_000: Target("≥", 4000)}
 TAIL_BAR = Target("≤", 60)
 """Of the 27B shapes on an H200."""
-COMPARED = 1000
-"""Tokens whose logits are compared with float32, on models of less than `SMALL` bytes."""
 SMALL = 4 << 30
+"""Bytes of a model file whose logits are compared with float32."""
 PARTS = {"delta rule": ("convolve", "solve", "advance", "finish"), "attention": ("flash", "fmha", "attention")}
 MATRICES = ("gemm", "cutlass", "nvjet", "cublas", "sm90_xmma")
 
@@ -103,19 +104,22 @@ def parts_section(model: HybridModel, length: int) -> Section:
 
 
 @torch.inference_mode()
-def accuracy_section(file: ModelFile, model: HybridModel, exact: HybridModel) -> Section:
-    """Logits behind every token against float32 on the same weights; the prompt in three calls, cut anywhere."""
+def accuracy_section(file: ModelFile, text: Path | None, model: HybridModel, exact: HybridModel) -> Section:
+    """Logits behind every token against float32 on the same weights; each prompt in three calls, cut anywhere."""
     section = Section("Logits against float32 on the same dequantised weights")
-    ids = ids_of(COMPARED, model.config.vocab)
-    wanted = exact.logits(exact.prefill(ids, exact.new_state()))
-    state = model.new_state()
-    found = [model.logits(model.prefill(part, state)) for part in (ids[:130], ids[130:137], ids[137:])]
+    prompts, source = windows(file, text, POSITIONS, WINDOW, model.config.vocab)
     agreement = Agreement()
-    agreement.add(wanted, torch.cat(found))
+    for ids in prompts:
+        wanted = exact.logits(exact.prefill(ids, exact.new_state()))
+        state = model.new_state()
+        found = [model.logits(model.prefill(part, state)) for part in (ids[:130], ids[130:137], ids[137:]) if part]
+        agreement.add(wanted, torch.cat(found))
+    real = has_real_weights(file)
     section.figures = [
-        Figure("top-1", "%", (agreement.top_1,)),
-        Figure("mean KL", "10⁻³ nats", (agreement.mean_kl,)),
+        Figure("top-1", "%", (agreement.top_1,), TOP_1 if real else None),
+        Figure("mean KL", "10⁻³ nats", (agreement.mean_kl,), KL if real else None),
     ]
+    section.facts = [("text", source), ("positions", f"{agreement.positions} in {len(prompts)} prompts")]
     return section
 
 
@@ -125,6 +129,7 @@ def read_arguments(words: Sequence[str] | None) -> Namespace:
     parser.add_argument("--preset", default="27b", help="a synthetic model instead (default %(default)s)")
     parser.add_argument("--mix", default="q4_k_m", help="its tensor types (default %(default)s)")
     parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="leave longer prompts out")
+    parser.add_argument("--text", type=Path, help="a held-out text for accuracy (default: this repository's files)")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to FILE")
     return parser.parse_args(words)
@@ -158,8 +163,8 @@ def main(words: Sequence[str] | None = None) -> int:
             show(parts_section(model, min(8192, options.longest)))
             if file.path.stat().st_size < SMALL:
                 exact = HybridModel.load(FileOnDevice(file, GPU), GPU, torch.float32, draft_rows=1)
-                show(accuracy_section(file, model, exact))
-    except (NoGpu, ModelNotFound, SynthError, ModelFileError, OSError, RuntimeError) as error:
+                show(accuracy_section(file, options.text, model, exact))
+    except (NoGpu, ModelNotFound, SynthError, ModelFileError, OSError, ValueError, RuntimeError) as error:
         print(f"the benchmark failed: {error}", file=sys.stderr)
         return 1
     return 0

@@ -9,24 +9,24 @@ compiler keeps what it made in a cache of its own.
 from __future__ import annotations
 
 from functools import lru_cache
-from types import ModuleType
 
 import torch
 
+from server.model.activations import gpu_kernels
 from server.model.config import ModelConfig
 from server.model.weights import DeltaNetWeights, gate_width
 
 SIZES = (32, 64, 128)
 """Sizes of a head's state that the kernels are written for."""
-COLUMNS, STAGES, WARPS = 32, 1, 4
-"""Of a program that advances the memory: how many of its columns it has, and how it is compiled."""
+ROOMY = 220 * 1024
+"""Bytes of shared memory, from which on a program has twice the columns and the next chunk on its way."""
 
 
 @lru_cache(maxsize=1)
-def _kernels() -> ModuleType:
-    from server.model import delta_net_kernels
-
-    return delta_net_kernels
+def _columns_and_stages() -> tuple[int, int]:
+    """Of a program that advances the memory: how many of its columns it has, chunks that are loaded at a time."""
+    roomy = torch.cuda.get_device_properties().shared_memory_per_block_optin >= ROOMY  # type: ignore[attr-defined]
+    return (64, 2) if roomy else (32, 1)
 
 
 def prefill(
@@ -37,7 +37,7 @@ def prefill(
     conv [kernel - 1, channels] is the window before, float32; memory [value heads, D, D] float32 is advanced in place.
     Chunks begin with the first row.
     """
-    k, c = _kernels(), config
+    k, c = gpu_kernels(), config
     rows, size, heads = mixed.shape[0], c.state_size, c.value_heads
     chunks = -(-rows // k.CHUNK)
     padded = chunks * k.CHUNK
@@ -57,10 +57,11 @@ def prefill(
         vectors, padded, solved, weights, decays, c.key_heads, heads, size,
     )  # fmt: skip
     out = new(heads, padded, size, dtype=torch.float32)
-    columns = min(COLUMNS, size)
+    columns, stages = _columns_and_stages()
+    columns = min(columns, size)
     k.advance[(heads, size // columns)](
         vectors, padded, chunks, solved, weights, decays, memory, out, c.key_heads, heads, size, columns,
-        num_stages=STAGES, num_warps=WARPS,
+        num_stages=stages,
     )  # fmt: skip
     result = new(rows, c.value_width)
     k.finish[(-(-rows // k.FINISHED_ROWS), heads)](

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from server.gguf.reader import ModelFile
-from server.model.activations import rms_norm, silu
+from server.model.activations import rms_norm, swiglu
 from server.model.attention import Attention
 from server.model.config import ModelConfig
 from server.model.delta_net import CHUNK, DeltaNet
@@ -217,8 +217,7 @@ class HybridModel:
         return hidden
 
     def _feed_forward(self, x: torch.Tensor, layer: LayerWeights) -> torch.Tensor:
-        gate, up = layer.gate_up(rms_norm(x, layer.ffn_norm, self.config.eps)).chunk(2, dim=1)
-        return x + layer.down(silu(gate).mul_(up))
+        return x + layer.down(swiglu(layer.gate_up(rms_norm(x, layer.ffn_norm, self.config.eps))))
 
     def _mtp(self, state: SequenceState) -> MtpWeights:
         if self.weights.mtp is None or state.mtp is None:

@@ -1,6 +1,6 @@
-"""The kernels of `delta_net_gpu`. Imported only where there is a GPU: Triton isn't installed elsewhere.
+"""What torch has no kernel of its own for, in Triton, which comes with torch for CUDA: imported only on a GPU.
 
-All vectors are [head][row][size]; a program has one head and, but for `advance`, one chunk of rows.
+The recurrence's vectors are [head][row][size]; a program has one head and, but for `advance`, one chunk of rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ import triton
 import triton.language as tl
 
 CHUNK = 64
+BLOCK = 16
+"""Rows of the blocks that are inverted row by row."""
 FINISHED_ROWS = 32
+PIECE = 1024
+"""Values of a row that a program of `swiglu` has."""
 _L2_EPS = 1e-6
 
 
@@ -46,7 +50,8 @@ def convolve(
 @triton.jit
 def solve(
     mixed, stride, rows, first_gate, gates, time_bias, log_decay, vectors, padded, solved, weights, decays,
-    key_heads: tl.constexpr, heads: tl.constexpr, size: tl.constexpr, chunk: tl.constexpr = CHUNK,
+    key_heads: tl.constexpr, heads: tl.constexpr, size: tl.constexpr,
+    chunk: tl.constexpr = CHUNK, block: tl.constexpr = BLOCK,
 ):  # fmt: skip
     """What of a chunk doesn't need the memory: the system solved for V and for e^G K, the rows' weights, G."""
     first, head = tl.program_id(0) * chunk, tl.program_id(1)
@@ -72,13 +77,19 @@ def solve(
     products = tl.dot(query, tl.trans(key), input_precision="tf32")
     tl.store(weights + (head.to(tl.int64) * padded + row)[:, None] * chunk + s, tl.where(t >= s, products * gamma, 0.0))
     system = tl.dot(key, tl.trans(key), input_precision="tf32") * gamma * beta[:, None]
-    # (I + A)⁻¹ - I, row after row: row t is -A_t - A_t (rows before).
-    inverse = tl.where(t > s, -system, 0.0)
-    for n in range(1, chunk):
-        mine = tl.sum(tl.where(t == n, inverse, 0.0), 0)
-        mine += tl.sum(tl.trans(mine[None, :]) * inverse, 0)
-        inverse = tl.where((t == n) & (s < n), mine[None, :], inverse)
-    inverse = tl.where(t == s, 1.0, inverse)
+    # (I + A)⁻¹. First of the blocks on the diagonal, all at a time, row after row: row n is -A_n - A_n (rows before).
+    within = (t // block == s // block) & (t > s)
+    blocks = tl.where(within, -system, 0.0)
+    for n in range(1, block):
+        mine = tl.sum(tl.where(t % block == n, blocks, 0.0), 0)
+        mine += tl.sum(tl.trans(mine[None, :]) * blocks, 0)
+        blocks = tl.where(within & (t % block == n), mine[None, :], blocks)
+    one = tl.where(t == s, 1.0, 0.0)
+    blocks += one
+    # Then with N below them: (I + M)⁻¹ blocks with M = blocks N, whose fourth power is zero: (I - M) (I + M²).
+    below = tl.dot(blocks, tl.where(t // block > s // block, system, 0.0), input_precision="tf32x3")
+    series = tl.dot(one - below, one + tl.dot(below, below, input_precision="tf32x3"), input_precision="tf32x3")
+    inverse = tl.dot(series, blocks, input_precision="tf32x3")
     solved_at = solved + head * plane + at
     tl.store(solved_at, tl.dot(inverse, value * beta[:, None], input_precision="tf32"))
     scaled = key * (beta * tl.exp(total))[:, None]
@@ -132,3 +143,24 @@ def finish(
     y = x * (z / (1.0 + tl.exp(-z)))
     place = row.to(tl.int64)[:, None] * (heads * size) + head * size + dim[None, :]
     tl.store(result + place, y.to(result.dtype.element_ty), there)
+
+
+@triton.jit
+def swiglu(gate_up, width, result, count: tl.constexpr = PIECE):
+    """silu(gate) · up of rows [gate, up], each of `width` values."""
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * count + tl.arange(0, count)
+    there = column < width
+    gate = tl.load(gate_up + row * 2 * width + column, there, 0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * width + width + column, there, 0.0).to(tl.float32)
+    tl.store(result + row * width + column, (gate / (1.0 + tl.exp(-gate)) * up).to(result.dtype.element_ty), there)
+
+
+@triton.jit
+def rms_norm(x, weight, eps, result, width: tl.constexpr, room: tl.constexpr):
+    """x / sqrt(mean(x²) + eps) · weight of a row; room: the power of two that has room for it."""
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, room)
+    there = column < width
+    values = tl.load(x + row * width + column, there, 0.0).to(tl.float32)
+    factor = 1.0 / tl.sqrt(tl.sum(values * values, 0) / width + eps)
+    scaled = values * factor * tl.load(weight + column, there, 0.0)
+    tl.store(result + row * width + column, scaled.to(result.dtype.element_ty), there)
