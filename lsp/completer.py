@@ -10,6 +10,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
+from lsp.ahead import PAUSE_S, Accepted, request_after
 from lsp.completion import (
     BLANK,
     Outcome,
@@ -24,7 +25,7 @@ from lsp.debounce import Debounce
 from lsp.documents import Document, DocumentStore, Snapshot
 from lsp.engine import EngineLink
 from lsp.idle import IdleWork
-from lsp.items import ItemMemory, item_key
+from lsp.items import Item, ItemMemory, item_key
 from lsp.lanes import Lane, Superseded
 from lsp.offers import Offers
 from lsp.positions import Encoding
@@ -91,6 +92,9 @@ class Completer:
         self.memory = ItemMemory()
         self.offers = Offers()
         self.idle = IdleWork()
+        self.ahead = IdleWork(PAUSE_S)
+        self._accepted: Accepted | None = None
+        """What is computed ahead, or was last."""
         self.debounce = Debounce()
         self._link = link
         self._lanes: dict[str, Lane[Outcome]] = {}
@@ -100,6 +104,8 @@ class Completer:
         self.debounce.key(time.monotonic())
         self.offers.changed(uri)
         self._drop(uri)
+        if self.documents.get(uri) is None:
+            self._stop_ahead()
 
     def _drop(self, uri: str) -> None:
         if (lane := self._lanes.get(uri)) is not None:
@@ -178,6 +184,7 @@ class Completer:
         if known and len(items) >= wanted:
             self._drop(uri)
             self._rebuild_later(place, key)
+            self._look_ahead(request, key, items[0])
             spent = (time.perf_counter() - began) * 1000
             first, *others = items
             return Outcome(
@@ -191,6 +198,8 @@ class Completer:
             )
         if not waits:
             return Outcome("not_waited", detail="nothing is in memory, and the popup doesn't wait")
+
+        self._stop_ahead()
 
         async def work() -> Outcome:
             if typing and (wait_ms := self.debounce.wait_ms(self.settings.debounce_ms)):
@@ -208,8 +217,36 @@ class Completer:
             for item in reversed(outcome.items):
                 self.memory.put(key, around.prefix, around.suffix, item)
             self.debounce.answered(outcome.counters.total_ms)
+            self._look_ahead(request, key, outcome.items[0])
         self._rebuild_later(place, key)
         return outcome
+
+    def _look_ahead(self, request: CompletionRequest, key: Hashable, item: Item) -> None:
+        """Compute what follows ``item`` once it is accepted, unless that is done or being done."""
+        if not self.settings.prefetch:
+            return
+        ahead, prefix, suffix = request_after(request, item)
+        accepted = Accepted(key, prefix, suffix)
+        if accepted != self._accepted and self.memory.get(key, prefix, suffix) is None:
+            self._accepted = accepted
+            self.ahead.later(lambda: self._prefetch(ahead, accepted))
+
+    async def _prefetch(self, request: CompletionRequest, accepted: Accepted) -> None:
+        try:
+            outcome = await complete(self._link.engine(), request, self.budget)
+        except (EngineUnavailable, EngineError):
+            return  # the next request finds out and says so
+        if outcome.items:
+            self.memory.put(accepted.key, accepted.prefix, accepted.suffix, outcome.items[0], prefetched=True)
+
+    def _stop_ahead(self) -> None:
+        self.ahead.stop()
+        self._accepted = None
+
+    def stop(self) -> None:
+        """End what is done in idle time."""
+        self.idle.stop()
+        self._stop_ahead()
 
     def _rebuild_later(self, place: _Place, key: Hashable) -> None:
         if self.workspace.surroundings_of(place.document, self.documents).ledger.rebuild_due:
@@ -236,6 +273,7 @@ class Completer:
         try:
             request = self._request(_Place(document, snapshot, snapshot.source, cursor))
             self.memory.moved(key, item_key(snapshot.uri, request.segments, self.settings.max_tokens))
+            self._stop_ahead()
             request = replace(request, max_tokens=1, timeout_ms=WARM_UP_MS, priority="background")
             await complete(self._link.engine(), request, self.budget)
         except (EngineUnavailable, EngineError, NoPromptBudget):

@@ -10,9 +10,10 @@ PAUSE_S = 2.0
 
 
 class IdleWork:
-    """At most one piece of work, which waits for its pause or is being done."""
+    """At most one piece of work, which waits for its pause or is being done. pause_s: None for PAUSE_S."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause_s: float | None = None) -> None:
+        self._pause_s = pause_s
         self._task: asyncio.Task[None] | None = None
 
     def later(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -26,5 +27,5 @@ class IdleWork:
             self._task = None
 
     async def _wait(self, work: Callable[[], Awaitable[None]]) -> None:
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(PAUSE_S if self._pause_s is None else self._pause_s)
         await work()

@@ -127,7 +127,7 @@ def create_server(connect: Connect) -> DraftlineServer:
 
     @server.feature(types.SHUTDOWN)
     async def shutdown(params: None) -> None:
-        completer.idle.stop()
+        completer.stop()
         await server.link.aclose()
 
     @server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)

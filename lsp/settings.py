@@ -41,6 +41,13 @@ class Settings:
     alternatives: int = _number(
         3, 1, 8, "How many different items are made when you ask by hand; while you type it is always one."
     )
+    prefetch: bool = field(
+        default=True,
+        metadata={
+            "description": "While nothing else is asked for, compute what follows once the item on the screen is "
+            "accepted."
+        },
+    )
     popup: bool = field(
         default=True,
         metadata={

@@ -31,7 +31,7 @@ def running(folder: Path) -> Iterator[tuple[LspClient, FakeEngine]]:
     """One server for a whole module: a document of one test is no other test's."""
     engine = FakeEngine(folder / "run")
     with start_server(folder) as client:
-        client.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1})
+        client.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1, "prefetch": False})
         client.wait_ready()
         yield client, engine
     engine.close()

@@ -17,7 +17,7 @@ def test_u45_the_engine_dies_in_the_middle_of_a_completion(own_server, folder, u
     answers = iter([script("of the first"), Script(pieces=["a", "b"], die=True)])
     engine = FakeEngine(folder / "run", lambda request: next(answers))
     editor = own_server()
-    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1})
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1, "prefetch": False})
     editor.wait_ready()
     editor.open(uri, "x = ")
     editor.insert(uri, 2, 0, 4, "1 + ")
@@ -46,7 +46,7 @@ def test_u45_the_engine_dies_in_the_middle_of_a_completion(own_server, folder, u
 def test_an_engine_that_ended_while_idle_is_started_again_for_the_next_request(own_server, folder, uri):
     engine = FakeEngine(folder / "run")
     editor = own_server()
-    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1})
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1, "prefetch": False})
     editor.wait_ready()
     editor.open(uri, "x = ")
     assert len(editor.inline(uri, 0, 4)) == 1
@@ -139,7 +139,7 @@ def test_an_engine_killed_in_the_middle_of_a_request_comes_back_with_its_model(o
         editor = own_server(env=home.environment)
         editor.initialize(
             root=root_of(folder),
-            settings={"debounce_ms": 0, "max_tokens": 2000, "timeout_ms": 60_000, "alternatives": 1},
+            settings={"debounce_ms": 0, "max_tokens": 2000, "timeout_ms": 60_000, "alternatives": 1, "prefetch": False},
         )
         assert editor.wait_ready()["model"] == "chosen"
         editor.open(uri, "x = ")

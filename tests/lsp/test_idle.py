@@ -51,7 +51,7 @@ def session(steps):
         documents.open(B, "b = 1\n" * 3000, 1)
         documents.open(A, "x = ", 1)
         completer = Completer(documents, Workspace([Path("/w/shop")]), link)
-        completer.settings = Settings(debounce_ms=0, alternatives=1)
+        completer.settings = Settings(debounce_ms=0, alternatives=1, prefetch=False)
         await completer.answer(A, 0, 4, typing=False)
         documents.open(C, "c = 1\n" * 400, 1)
         documents.focus(A)

@@ -143,7 +143,9 @@ WIDE = "a = '😀é漢e\u0301' + "
 def encoded(request, folder, running):
     with start_server(folder) as client:
         client.initialize(
-            root=root_of(folder), encodings=[request.param], settings={"debounce_ms": 0, "alternatives": 1}
+            root=root_of(folder),
+            encodings=[request.param],
+            settings={"debounce_ms": 0, "alternatives": 1, "prefetch": False},
         )
         assert client.encoding == request.param
         client.wait_ready()
@@ -290,7 +292,9 @@ def test_u25_secrets_and_ignored_files_are_neither_completed_nor_context(editor,
 def test_u20_every_source_can_be_switched_off(own_server, engine, folder, uri):
     editor = own_server()
     off = {"open_files": False, "definitions": False, "path": False, "repository": False}
-    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "sources": off, "alternatives": 1})
+    editor.initialize(
+        root=root_of(folder), settings={"debounce_ms": 0, "sources": off, "alternatives": 1, "prefetch": False}
+    )
     editor.wait_ready()
     editor.open((root_of(folder) / "other.py").as_uri(), "OTHER = 1\n")
     text = "x = 1\r\ny = <|fim_middle|>é\r\nz\tz\r\n"
@@ -310,7 +314,7 @@ def test_u20_every_source_can_be_switched_off(own_server, engine, folder, uri):
 def test_the_prompt_becomes_shorter_when_the_engine_proves_slow(own_server, folder, engine, uri):
     engine.answer = lambda request: script("", counters={"prefilled": 500, "prefill_tokens_per_second": 100.0})
     editor = own_server()
-    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1})
+    editor.initialize(root=root_of(folder), settings={"debounce_ms": 0, "alternatives": 1, "prefetch": False})
     editor.wait_ready()
     editor.open(uri, "".join(f"value_{n} = {n}\n" for n in range(900)))
     for line in range(450, 456):

@@ -12,7 +12,9 @@ def plain(folder, running):
     """An editor without ghost text."""
     with start_server(folder) as client:
         capabilities = {"textDocument": {"synchronization": {}}}
-        client.initialize(root=root_of(folder), settings={"debounce_ms": 0}, capabilities=capabilities)
+        client.initialize(
+            root=root_of(folder), settings={"debounce_ms": 0, "prefetch": False}, capabilities=capabilities
+        )
         client.wait_ready()
         yield client
 

@@ -35,7 +35,8 @@ def editor(home):
         (root / name / "__init__.py").write_text(f"open({str(root / 'imported')!r}, 'a').write(__file__)\n")
     with LspClient([str(SCRIPT), "lsp", "--model", str(model)], cwd=root, env=home.environment, timeout=100) as editor:
         editor.initialize(
-            root=root, settings={"debounce_ms": 0, "timeout_ms": 90_000, "max_tokens": 24, "alternatives": 1}
+            root=root,
+            settings={"debounce_ms": 0, "timeout_ms": 90_000, "max_tokens": 24, "alternatives": 1, "prefetch": False},
         )
         editor.wait_ready()
         yield editor
