@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from lsp.ahead import PAUSE_S, Accepted, request_after
 from lsp.completion import (
@@ -27,6 +28,7 @@ from lsp.engine import EngineLink
 from lsp.idle import IdleWork
 from lsp.items import Item, ItemMemory, item_key
 from lsp.lanes import Lane, Superseded
+from lsp.languages import language_of
 from lsp.offers import Offers
 from lsp.positions import Encoding
 from lsp.settings import Settings
@@ -78,6 +80,10 @@ class _Place:
     snapshot: Snapshot
     source: SourceText
     cursor: Cursor
+
+    @property
+    def language(self) -> str:
+        return language_of(self.document.language, unquote(self.document.uri))
 
 
 class Completer:
@@ -184,7 +190,7 @@ class Completer:
         if known and len(items) >= wanted:
             self._drop(uri)
             self._rebuild_later(place, key)
-            self._look_ahead(request, key, items[0])
+            self._look_ahead(place, request, key, items[0])
             spent = (time.perf_counter() - began) * 1000
             first, *others = items
             return Outcome(
@@ -217,11 +223,11 @@ class Completer:
             for item in reversed(outcome.items):
                 self.memory.put(key, around.prefix, around.suffix, item)
             self.debounce.answered(outcome.counters.total_ms)
-            self._look_ahead(request, key, outcome.items[0])
+            self._look_ahead(place, request, key, outcome.items[0])
         self._rebuild_later(place, key)
         return outcome
 
-    def _look_ahead(self, request: CompletionRequest, key: Hashable, item: Item) -> None:
+    def _look_ahead(self, place: _Place, request: CompletionRequest, key: Hashable, item: Item) -> None:
         """Compute what follows ``item`` once it is accepted, unless that is done or being done."""
         if not self.settings.prefetch:
             return
@@ -229,11 +235,11 @@ class Completer:
         accepted = Accepted(key, prefix, suffix)
         if accepted != self._accepted and self.memory.get(key, prefix, suffix) is None:
             self._accepted = accepted
-            self.ahead.later(lambda: self._prefetch(ahead, accepted))
+            self.ahead.later(lambda: self._prefetch(ahead, accepted, place.language))
 
-    async def _prefetch(self, request: CompletionRequest, accepted: Accepted) -> None:
+    async def _prefetch(self, request: CompletionRequest, accepted: Accepted, language: str) -> None:
         try:
-            outcome = await complete(self._link.engine(), request, self.budget)
+            outcome = await complete(self._link.engine(), request, self.budget, language)
         except (EngineUnavailable, EngineError):
             return  # the next request finds out and says so
         if outcome.items:
@@ -289,8 +295,8 @@ class Completer:
         connection = None
         try:
             connection = self._link.engine()
-            outcome = await complete_within_context(connection, build, self.budget)
-            outcome = await with_alternatives(connection, request, outcome, self.budget, wanted)
+            outcome = await complete_within_context(connection, build, self.budget, place.language)
+            outcome = await with_alternatives(connection, request, outcome, self.budget, wanted, place.language)
             if outcome.reason == "timeout" and self._link.state != "ready":
                 return replace(outcome, reason="error", detail=self._link.message)
             if outcome.reason == "timeout":

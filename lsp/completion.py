@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from lsp.filters import Filtered, Surroundings, finish_item
 from lsp.items import Item
+from lsp.languages import language_of
 from lsp.settings import Settings
 from prompts.budget import BudgetKeeper
 from prompts.ledger import Ledger
@@ -136,22 +137,23 @@ def completion_request(
     )
 
 
-def surroundings(segments: Sequence[Segment]) -> Surroundings:
+def surroundings(segments: Sequence[Segment], language: str = "") -> Surroundings:
     """The text around the cursor as the prompt has it."""
     return Surroundings(
         prefix="".join(segment.text for segment in segments if segment.role == "prefix"),
         suffix="".join(segment.text for segment in segments if segment.role == "suffix"),
         paths=tuple(segment.path for segment in segments if segment.path),
+        language=language,
     )
 
 
-async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKeeper) -> Outcome:
-    """Ask the engine and finish its text. What was measured goes into ``budget``.
+async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKeeper, language: str = "") -> Outcome:
+    """Ask the engine and finish its text. What was measured goes into ``budget``. language: as ``languages.py`` has it.
 
     Never waits much longer than the request's timeout. Cancelling the task cancels the generation in the engine.
     Raises EngineUnavailable and EngineError.
     """
-    around = surroundings(request.segments)
+    around = surroundings(request.segments, language)
     began = time.perf_counter()
     text, finished = "", None
     limit = None if request.timeout_ms is None else request.timeout_ms / 1000 + ENGINE_GRACE_S
@@ -186,7 +188,7 @@ def _outcome(text: str, finished: CompletionFinished, around: Surroundings) -> O
         return replace(known, reason="error", detail="the engine was stopped before the answer was complete")
     item = finish_item(text, around)
     if not isinstance(item, Filtered):
-        return replace(known, reason="shown", text=item)
+        return replace(known, reason="shown", text=item.text, replaces=item.replaces)
     if finished.reason == "timeout":
         return replace(known, reason="timeout", detail="no text before the time was up")
     return replace(known, reason=item.reason)
@@ -212,25 +214,33 @@ async def complete_at(
     budget.engine(health.context_length, health.prefill_tokens_per_second)
     current = SourceFile(path, SourceText.from_text(text))
     return await complete_within_context(
-        engine, lambda: completion_request(current, cursor, workplace, settings, budget), budget
+        engine,
+        lambda: completion_request(current, cursor, workplace, settings, budget),
+        budget,
+        language_of("", path),
     )
 
 
 async def complete_within_context(
-    engine: Engine, build: Callable[[], CompletionRequest], budget: BudgetKeeper
+    engine: Engine, build: Callable[[], CompletionRequest], budget: BudgetKeeper, language: str = ""
 ) -> Outcome:
     """``complete``, once more with a shorter prompt when the estimated length was beyond the model's context."""
     try:
-        return await complete(engine, build(), budget)
+        return await complete(engine, build(), budget, language)
     except EngineError as error:
         if error.code != "context_overflow":
             raise
     budget.overflowed()
-    return await complete(engine, build(), budget)
+    return await complete(engine, build(), budget, language)
 
 
 async def with_alternatives(
-    engine: Engine, request: CompletionRequest, outcome: Outcome, budget: BudgetKeeper, wanted: int
+    engine: Engine,
+    request: CompletionRequest,
+    outcome: Outcome,
+    budget: BudgetKeeper,
+    wanted: int,
+    language: str = "",
 ) -> Outcome:
     """``outcome`` with more items that differ, sampled, up to ``wanted`` in all and as long as the request's time
     lasts.
@@ -246,7 +256,7 @@ async def with_alternatives(
             break
         timeout = None if left == math.inf else left
         again = replace(request, sampling=replace(ALTERNATIVES, seed=seed), timeout_ms=timeout)
-        more = await complete(engine, again, budget)
+        more = await complete(engine, again, budget, language)
         if outcome.reason != "shown" and more.reason == "shown":
             outcome = more
         else:

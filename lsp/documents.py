@@ -56,6 +56,8 @@ class Document:
 
     uri: str
     version: int
+    language: str = ""
+    """As the editor names it."""
     in_sync: bool = True
     several_cursors: bool = False
     prefix_window: PrefixWindow = field(default_factory=PrefixWindow)
@@ -144,9 +146,10 @@ class DocumentStore:
     def get(self, uri: str) -> Document | None:
         return self._documents.get(uri)
 
-    def open(self, uri: str, text: str, version: int) -> Document:
+    def open(self, uri: str, text: str, version: int, language: str = "") -> Document:
         """Also for a document that is open already: an editor that sends it again means this text."""
         document = Document.from_text(uri, text, version)
+        document.language = language
         self._documents[uri] = document
         return document
 

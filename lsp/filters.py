@@ -10,8 +10,17 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lsp.fit import fit
+from lsp.indent import reindent
+from lsp.items import Item
+
 _MARKER = re.compile(r"<\|[a-zA-Z0-9_]{1,40}\|>|</?(?:think|tool_call|tool_response)>")
 _DIFF_HEADER = re.compile(r"(?:diff --git |--- a/|\+\+\+ b/|@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)")
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
+_PROSE = re.compile(
+    r"(?:Sure|Certainly|Of course|Absolutely)[,!.]|Here(?:'s| is| are) (?:the|an?|your|how)\b[^\n]*:\s*(?:\n|$)"
+    r"|I(?:'m| am) sorry\b|As an AI\b|I (?:can|will|'ll) (?:help|complete|write)\b"
+)
 _CLOSERS = frozenset(")]}\"'`,:;>")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _TELLING = 4
@@ -20,11 +29,13 @@ _TELLING = 4
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where an item goes. paths: the files that the prompt showed by their path."""
+    """Where an item goes. paths: the files that the prompt showed by their path. language: as ``languages.py`` names
+    it, empty when it isn't known."""
 
     prefix: str
     suffix: str
     paths: Sequence[str] = ()
+    language: str = ""
 
     @property
     def line_head(self) -> str:
@@ -42,8 +53,8 @@ class Filtered:
     reason: str
 
 
-def finish_item(text: str, around: Surroundings) -> str | Filtered:
-    """The text to show, or why there is none. It never ends with blanks."""
+def finish_item(text: str, around: Surroundings) -> Item | Filtered:
+    """The item to show, or why there is none. It never ends with blanks."""
     text = text.rstrip()
     if not text:
         return Filtered("empty")
@@ -51,7 +62,10 @@ def finish_item(text: str, around: Surroundings) -> str | Filtered:
         text = rule(text, around).rstrip()
         if not text:
             return Filtered(f"filtered:{name}")
-    return text
+    item = fit(text, around.prefix, around.suffix, around.language)
+    if item is None:
+        return Filtered("filtered:syntax")
+    return item if item.text else Filtered("filtered:repeats_line")
 
 
 def cut_markers(text: str, around: Surroundings) -> str:
@@ -60,6 +74,25 @@ def cut_markers(text: str, around: Surroundings) -> str:
         if match.group() not in around.prefix and match.group() not in around.suffix:
             return text[: match.start()]
     return text
+
+
+def cut_fences(text: str, around: Surroundings) -> str:
+    """The code inside a fence, or what comes before one, where the document isn't one that has fences."""
+    if around.language == "markdown" or _FENCE.search(around.prefix) or _FENCE.search(around.suffix):
+        return text
+    if match := _FENCE.match(text.lstrip()):
+        text = text.lstrip()[match.end() :].removeprefix("\n")
+    return text[: match.start()] if (match := _FENCE.search(text)) else text
+
+
+def cut_prose(text: str, around: Surroundings) -> str:
+    """Nothing of an answer that talks to the user instead of going on with the document."""
+    starts_line = not around.line_head.strip()
+    return "" if starts_line and around.language != "markdown" and _PROSE.match(text.lstrip()) else text
+
+
+def indent(text: str, around: Surroundings) -> str:
+    return reindent(text, around.prefix, around.suffix)
 
 
 def cut_path_lines(text: str, around: Surroundings) -> str:
@@ -85,6 +118,8 @@ def cut_rest_of_line(text: str, around: Surroundings) -> str:
         if not text.endswith(head) or not (length == len(rest) or set(head) <= _CLOSERS):
             continue
         shorter = text[:-length]
+        if shorter[-1:].isspace() and set(head) <= _CLOSERS:
+            return text  # the blanks are to stay, so what follows the cursor is replaced
         if _unclosed(shorter) <= _unclosed(text) and not any(shorter.count(quote) % 2 for quote in "\"'"):
             return shorter
     return text
@@ -111,8 +146,11 @@ def cut_repeated_lines(text: str, around: Surroundings) -> str:
 
 RULES: tuple[tuple[str, Callable[[str, Surroundings], str]], ...] = (
     ("special_token", cut_markers),
+    ("fence", cut_fences),
+    ("prose", cut_prose),
     ("path_line", cut_path_lines),
     ("repeats_line", cut_rest_of_line),
+    ("indentation", indent),
     ("repeats_suffix", cut_repeated_lines),
 )
 

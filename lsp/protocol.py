@@ -105,7 +105,7 @@ class DraftlineProtocol(LanguageServerProtocol):
     @lsp_method(types.TEXT_DOCUMENT_DID_OPEN)
     def lsp_text_document__did_open(self, params: types.DidOpenTextDocumentParams) -> Any:
         item = params.text_document
-        self.documents.open(item.uri, item.text, item.version)
+        self.documents.open(item.uri, item.text, item.version, item.language_id)
         yield from self._then(types.TEXT_DOCUMENT_DID_OPEN, params)
 
     @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)

@@ -7,7 +7,7 @@ from lsp.filters import Filtered, Surroundings, finish_item
 
 def finish(text, prefix="", suffix="", paths=()):
     item = finish_item(text, Surroundings(prefix, suffix, paths))
-    return item.reason if isinstance(item, Filtered) else item
+    return item.reason if isinstance(item, Filtered) else item.text
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", "\n    \n\t"])

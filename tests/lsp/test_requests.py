@@ -158,7 +158,8 @@ def test_an_engine_that_keeps_silent_is_given_up_on(editor, engine, uri):
 
 def test_typing_waits_a_moment_before_the_engine_is_asked(editor, engine, uri):
     editor.notify("workspace/didChangeConfiguration", {"settings": {"debounce_ms": 400}})
-    editor.open(uri, "x = 1\n")
+    editor.open(uri, "x = 1")
+    engine.answer = lambda request: script(" + 1")
     for column in range(4):
         editor.start_inline(uri, 0, column, automatic=True)
     assert len(editor.inline(uri, 0, 5, automatic=True)) == 1
