@@ -29,6 +29,7 @@ from lsp.idle import IdleWork
 from lsp.items import Item, ItemMemory, item_key
 from lsp.lanes import Lane, Superseded
 from lsp.languages import language_of
+from lsp.notebooks import Notebooks
 from lsp.offers import Offers
 from lsp.positions import Encoding
 from lsp.settings import Settings
@@ -89,8 +90,11 @@ class _Place:
 class Completer:
     """Completes open documents with one engine. ``encoding`` is set once it is negotiated."""
 
-    def __init__(self, documents: DocumentStore, workspace: Workspace, link: EngineLink) -> None:
+    def __init__(
+        self, documents: DocumentStore, workspace: Workspace, link: EngineLink, notebooks: Notebooks | None = None
+    ) -> None:
         self.documents = documents
+        self.notebooks = notebooks or Notebooks()
         self.workspace = workspace
         self.settings = Settings()
         self.encoding: Encoding = "utf-16"
@@ -132,7 +136,8 @@ class Completer:
             return Answer(Outcome("excluded", detail="the document is not open"))
         if not document.in_sync:
             return Answer(Outcome("excluded", detail="changes came out of order; open the document again"))
-        if self.workspace.excluded(uri):
+        notebook = self.notebooks.of_cell(uri)
+        if self.workspace.excluded(uri) or (notebook is not None and self.workspace.excluded(notebook.uri)):
             return Answer(Outcome("excluded", detail="an ignored file or one that looks like a secret"))
         if is_read_only(uri):
             return Answer(Outcome("read_only", detail="nobody types into a document of this kind"))
@@ -259,14 +264,23 @@ class Completer:
             self.idle.later(lambda: self._rebuild(place.document, place.cursor, key))
 
     def _request(self, place: _Place) -> CompletionRequest:
+        source, cursor, window = place.source, place.cursor, place.document.prefix_window
+        uri = place.snapshot.uri
+        if (notebook := self.notebooks.of_cell(uri)) is not None:
+            source, cursor = notebook.around(uri, source, cursor, place.language, self._text_of)
+            window = notebook.window
         return completion_request(
-            SourceFile(self.workspace.shown_path(place.snapshot.uri), place.source),
-            place.cursor,
+            SourceFile(self.workspace.shown_path(uri), source),
+            cursor,
             self.workspace.surroundings_of(place.document, self.documents),
             self.settings,
             self.budget,
-            place.document.prefix_window,
+            window,
         )
+
+    def _text_of(self, uri: str) -> SourceText | None:
+        document = self.documents.get(uri)
+        return document.snapshot().source if document is not None and document.in_sync else None
 
     async def _rebuild(self, document: Document, cursor: Cursor, key: Hashable) -> None:
         """Lay the prompts of the document's workspace out anew, and have the engine compute the new one."""

@@ -11,6 +11,7 @@ from pygls.exceptions import JsonRpcInternalError, JsonRpcInvalidRequest
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
 from lsp.documents import Change, DocumentStore
+from lsp.notebooks import Cell, Notebooks
 
 _LARGEST = 2**31 - 1
 _LONGEST_HEADER = 1 << 16
@@ -30,6 +31,7 @@ class DraftlineProtocol(LanguageServerProtocol):
 
     def __init__(self, server: Any, converter: Any) -> None:
         self.documents = DocumentStore()
+        self.notebooks = Notebooks()
         super().__init__(server, converter)
 
     @property
@@ -121,6 +123,38 @@ class DraftlineProtocol(LanguageServerProtocol):
         self.documents.close(params.text_document.uri)
         yield from self._then(types.TEXT_DOCUMENT_DID_CLOSE, params)
 
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def lsp_notebook_document__did_open(self, params: types.DidOpenNotebookDocumentParams) -> Any:
+        self.notebooks.open(params.notebook_document.uri, [_cell(cell) for cell in params.notebook_document.cells])
+        for item in params.cell_text_documents:
+            self.documents.open(item.uri, item.text, item.version, item.language_id)
+        yield from self._then(types.NOTEBOOK_DOCUMENT_DID_OPEN, params)
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def lsp_notebook_document__did_change(self, params: types.DidChangeNotebookDocumentParams) -> Any:
+        uri = params.notebook_document.uri
+        if (cells := params.change.cells) is not None:
+            if (structure := cells.structure) is not None:
+                array = structure.array
+                new = [_cell(cell) for cell in array.cells or ()]
+                self.notebooks.splice(uri, array.start, array.delete_count, new)
+                for item in structure.did_open or ():
+                    self.documents.open(item.uri, item.text, item.version, item.language_id)
+                for identifier in structure.did_close or ():
+                    self.documents.close(identifier.uri)
+            for content in cells.text_content or ():
+                if (document := self.documents.get(content.document.uri)) is not None:
+                    changes = [_change(change) for change in content.changes]
+                    document.apply(changes, content.document.version, self.position_encoding())
+        yield from self._then(types.NOTEBOOK_DOCUMENT_DID_CHANGE, params)
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def lsp_notebook_document__did_close(self, params: types.DidCloseNotebookDocumentParams) -> Any:
+        self.notebooks.close(params.notebook_document.uri)
+        for identifier in params.cell_text_documents:
+            self.documents.close(identifier.uri)
+        yield from self._then(types.NOTEBOOK_DOCUMENT_DID_CLOSE, params)
+
     def _then(self, method: str, params: Any) -> Any:
         if (handler := self.fm.features.get(method)) is not None:
             yield handler, (params,), None
@@ -167,6 +201,10 @@ def _change(change: types.TextDocumentContentChangeEvent) -> Change:
         start, end = change.range.start, change.range.end
         return Change(change.text, (start.line, start.character), (end.line, end.character))
     return Change(change.text)
+
+
+def _cell(cell: types.NotebookCell) -> Cell:
+    return Cell(cell.document, cell.kind == types.NotebookCellKind.Markup)
 
 
 def _clamped(value: Any) -> Any:

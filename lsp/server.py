@@ -36,6 +36,10 @@ FOR_EDITORS = (
     "at a shell, use `draftline complete FILE:LINE:COL`"
 )
 
+EVERY_NOTEBOOK = types.NotebookDocumentSyncOptions(
+    [types.NotebookDocumentFilterWithNotebook(types.NotebookDocumentFilterNotebookType("*"))]
+)
+
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
@@ -45,10 +49,12 @@ class DraftlineServer(LanguageServer):
     protocol: DraftlineProtocol
 
     def __init__(self, connect: Connect) -> None:
-        super().__init__("draftline", __version__, protocol_cls=DraftlineProtocol)
+        super().__init__(
+            "draftline", __version__, protocol_cls=DraftlineProtocol, notebook_document_sync=EVERY_NOTEBOOK
+        )
         self.status = Status(self)
         self.link = EngineLink(connect, self._engine_state)
-        self.completer = Completer(self.protocol.documents, Workspace(), self.link)
+        self.completer = Completer(self.protocol.documents, Workspace(), self.link, self.protocol.notebooks)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """One line in the editor's log; an error's own text may quote a document, so its kind must do."""
@@ -149,6 +155,19 @@ def create_server(connect: Connect) -> DraftlineServer:
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         completer.changed(params.text_document.uri)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def notebook_changed(params: types.DidChangeNotebookDocumentParams) -> None:
+        cells = params.change.cells
+        structure = cells.structure if cells else None
+        gone = [cell.uri for cell in (structure.did_close or ())] if structure else []
+        for uri in [*gone, *(content.document.uri for content in (cells.text_content or () if cells else ()))]:
+            completer.changed(uri)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
+    def notebook_closed(params: types.DidCloseNotebookDocumentParams) -> None:
+        for cell in params.cell_text_documents:
+            completer.changed(cell.uri)
 
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def inline(params: types.InlineCompletionParams) -> types.InlineCompletionList:
