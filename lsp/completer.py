@@ -105,6 +105,8 @@ class Completer:
         self.ahead = IdleWork(PAUSE_S)
         self._accepted: Accepted | None = None
         """What is computed ahead, or was last."""
+        self._nothing: Outcome | None = None
+        """The outcome there when it has no item."""
         self.debounce = Debounce()
         self._link = link
         self._lanes: dict[str, Lane[Outcome]] = {}
@@ -207,6 +209,9 @@ class Completer:
                 prefetched=known[1],
                 counters=Counters(ttft_ms=spent, total_ms=spent),
             )
+        if typing and self._nothing and Accepted(key, around.prefix, around.suffix) == self._accepted:
+            self._rebuild_later(place, key)
+            return replace(self._nothing, cached=True, prefetched=True)
         if not waits:
             return Outcome("not_waited", detail="nothing is in memory, and the popup doesn't wait")
 
@@ -239,7 +244,7 @@ class Completer:
         ahead, prefix, suffix = request_after(request, item)
         accepted = Accepted(key, prefix, suffix)
         if accepted != self._accepted and self.memory.get(key, prefix, suffix) is None:
-            self._accepted = accepted
+            self._accepted, self._nothing = accepted, None
             self.ahead.later(lambda: self._prefetch(ahead, accepted, place.language))
 
     async def _prefetch(self, request: CompletionRequest, accepted: Accepted, language: str) -> None:
@@ -247,12 +252,19 @@ class Completer:
             outcome = await complete(self._link.engine(), request, self.budget, language)
         except (EngineUnavailable, EngineError):
             return  # the next request finds out and says so
+        if outcome.reason == "empty" or outcome.reason.startswith("filtered:"):
+            self._nothing = Outcome(outcome.reason, detail="made before it was asked for")
         if outcome.items:
             self.memory.put(accepted.key, accepted.prefix, accepted.suffix, outcome.items[0], prefetched=True)
 
     def _stop_ahead(self) -> None:
         self.ahead.stop()
-        self._accepted = None
+        self._accepted = self._nothing = None
+
+    def forget(self) -> None:
+        """Another engine has come: what the one before said doesn't count."""
+        self.memory.clear()
+        self._stop_ahead()
 
     def stop(self) -> None:
         """End what is done in idle time."""

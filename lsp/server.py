@@ -113,7 +113,7 @@ class DraftlineServer(LanguageServer):
     def _engine_state(self, state: State, message: str, health: Health | None) -> None:
         if health is not None:
             self.completer.budget.engine(health.context_length, health.prefill_tokens_per_second)
-            self.completer.memory.clear()
+            self.completer.forget()
         self.status.state(state, message, health.model_id if health else None)
 
 

@@ -107,6 +107,19 @@ def test_u17_after_an_item_was_accepted_the_next_one_is_there():
     assert priorities(engine) == ["completion", *["background"] * 3]
 
 
+def test_u17_that_nothing_follows_is_known_too():
+    async def steps(session):
+        await session.ask(4)
+        session.insert("f(a)", 4)
+        outcome = await session.ask(8)
+        assert (outcome.reason, outcome.cached, outcome.prefetched) == ("empty", True, True)
+        session.insert("!", 8)
+        assert (await session.ask(9)).reason == "empty"
+
+    engine = run({"x = ": "f(a)", "x = f(a)": "", "x = f(a)!": ""}, steps)
+    assert priorities(engine) == ["completion", "background", "completion"]
+
+
 def test_u17_typing_along_asks_for_nothing_new_and_leaves_the_prefetch_alone():
     async def steps(session):
         await session.ask(4)
@@ -152,7 +165,7 @@ def test_u17_a_prefetch_is_laid_out_as_the_real_request_will_be():
         session.completer.settings = Settings(debounce_ms=0, prefetch=True)
         await session.ask(4, 30)
         session.insert("f(\n    a)", 4, 30)
-        session.completer.memory.clear()
+        session.completer.forget()
         await session.ask(6, 31)
 
     engine = run({"x = ": "f(\n    a)", "    a)": ""}, steps, text="above = 1\n" * 30 + "x = \nbelow = 2\n")
