@@ -7,6 +7,7 @@ beside it, so that text can be inserted with the document's own.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections import Counter
@@ -90,8 +91,7 @@ class Document:
         """
         if version <= self.version:
             self.in_sync = False
-        first = changes[0].text if changes else ""
-        self.several_cursors = len(changes) > 1 and all(c.text == first and c.start is not None for c in changes)
+        self.several_cursors = len(changes) > 1 and all(itertools.starmap(_is_echo, itertools.pairwise(changes)))
         for change in changes:
             if change.start is None:
                 self._replace_all(change.text)
@@ -160,6 +160,15 @@ class DocumentStore:
         """Note that the user works in this document now."""
         if (document := self._documents.pop(uri, None)) is not None:
             self._documents[uri] = document
+
+
+def _is_echo(change: Change, later: Change) -> bool:
+    """Whether the later one does the same further up, as editors send it for several cursors, the last one first.
+
+    Keys that were typed one after the other and sent together touch one another or go down.
+    """
+    where, end = change.start, later.end or later.start
+    return change.text == later.text and where is not None and end is not None and end < where
 
 
 def _cursor(lines: Sequence[str], line: int, units: int, encoding: Encoding) -> Cursor:

@@ -20,15 +20,18 @@ NEAR_LINES = 40
 """Above and below the cursor, at least."""
 LINES = 150
 """Below the cursor, at most."""
-LONGEST_REGION = 60_000
-"""Characters; in a longer one (a class of two thousand lines, minified code) an item is taken as it is."""
-MOST_PARSED = 10
+LONGEST_REGION = 30_000
+"""Characters; in a longer one (a class of a thousand lines, minified code) an item is taken as it is."""
+MOST_PARSED = 6
 """Ends of an item that are tried with the grammar."""
 MOST_BETTER = 4
 """The same, once one is found that leaves the faults that were there."""
 MOST_BALANCED = 60
 CLOSERS = frozenset(")]}\"'`>;")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_DECLARATION = re.compile(r"(?:async def|def|class)\b|@\w")
+_UNINDENTED = re.compile(r"[A-Za-z@#_/]")
+"""A line where something of its own seems to begin. Python's strings have lines of prose that aren't indented."""
 LEAST = 2
 """Characters: less of an item isn't worth showing."""
 
@@ -36,36 +39,41 @@ LEAST = 2
 def fit(text: str, prefix: str, suffix: str, language: str) -> Item | None:
     """The longest beginning of ``text`` that fits between ``prefix`` and ``suffix``, and how many closing brackets and
     quotes right after the cursor it takes the place of. None when nothing fits. All have LF line ends."""
-    before, after = _region(prefix, suffix)
+    before, after = _region(prefix, suffix, language)
     if len(before) + len(after) + len(text) > LONGEST_REGION:
         return Item(text)
+    open_before = unbalanced(before + after, language)
+    balanced = (
+        item
+        for item in itertools.islice(_candidates(text, after, language), MOST_BALANCED)
+        if unbalanced(before + item.text + after[item.replaces :], language) <= open_before
+    )
     parser = parser_of(language)
-    budget = unbalanced(before + after, language)
-    faults: int | None = None
-    fitting: Item | None = None
-    is_cut = False
-    parsed = 0
-    for item in itertools.islice(_candidates(text, after, language), MOST_BALANCED):
-        applied = before + item.text + after[item.replaces :]
-        if unbalanced(applied, language) > budget:
-            continue
-        if parser is None:
-            return _shortest(item, after)
-        if faults is None:
-            faults = count_faults(parser, before + after)
-        if item.text != text and not is_cut:
-            # A line that was only begun is a fault by itself: what is left of an item must have ended it.
-            is_cut = True
-            faults = min(faults, count_faults(parser, _without_line(before, after)))
-        found = count_faults(parser, applied)
-        if found < faults or found == 0:
-            return _shortest(item, after)
-        if found == faults and fitting is None:
-            fitting = item
-        parsed += 1
-        if parsed >= (MOST_PARSED if fitting is None else MOST_BETTER):
+    chosen = next(balanced, None) if parser is None else _parseable(balanced, text, before, after, parser)
+    return _shortest(chosen, after) if chosen else None
+
+
+def _parseable(items: Iterator[Item], text: str, before: str, after: str, parser: Parser) -> Item | None:
+    """The first of ``items`` that leaves no more faults than there were.
+
+    Among faults of something else the grammar's count says little: each error may hide others. Then the whole text is
+    good enough, unless a beginning of it leaves no fault at all.
+    """
+    faults = count_faults(parser, before + after)
+    others = count_faults(parser, _without_line(before, after)) if faults else 0
+    whole: Item | None = None
+    for number, item in enumerate(items):
+        if number >= (MOST_PARSED if whole is None else MOST_BETTER):
             break
-    return _shortest(fitting, after) if fitting else None
+        found = count_faults(parser, before + item.text + after[item.replaces :])
+        if found == 0:
+            return item
+        if item.text == text:
+            if whole is None and (others or found <= faults):
+                whole = item
+        elif others and whole is None:
+            return item  # the whole isn't balanced, this is
+    return whole
 
 
 def _without_line(before: str, after: str) -> str:
@@ -111,15 +119,11 @@ def count_faults(parser: Parser, text: str) -> int:
     return faults
 
 
-def _region(prefix: str, suffix: str) -> tuple[str, str]:
+def _region(prefix: str, suffix: str, language: str) -> tuple[str, str]:
     """What is looked at: from a line that begins a declaration of its own (else from where the prompt begins) to
     another one, not too near to the cursor."""
     above, below = prefix.split("\n"), suffix.split("\n")
-    start = next((n for n in range(len(above) - 1 - NEAR_LINES, 0, -1) if _begins(above[n])), 0)
-    end = next((n for n in range(NEAR_LINES, min(len(below), LINES)) if _begins(below[n])), LINES)
+    begins = (_DECLARATION if language == "python" else _UNINDENTED).match
+    start = next((n for n in range(len(above) - 1 - NEAR_LINES, 0, -1) if begins(above[n])), 0)
+    end = next((n for n in range(NEAR_LINES, min(len(below), LINES)) if begins(below[n])), LINES)
     return "\n".join(above[start:]), "\n".join(below[:end])
-
-
-def _begins(line: str) -> bool:
-    """Whether a declaration of its own seems to begin here: a line that isn't indented and closes nothing."""
-    return line[:1].isalpha() or line[:1] in "@#_/"

@@ -19,7 +19,7 @@ def unit_of(text: str) -> str:
     steps = Counter(
         step
         for above, line in pairwise(line for line in lines if line.strip())
-        if _OPENS.search(above) and 2 <= (step := _width(line) - _width(above)) <= 8 and not line.startswith("\t")
+        if _BLOCK.search(above) and 2 <= (step := _width(line) - _width(above)) <= 8 and not line.startswith("\t")
     )
     return " " * steps.most_common(1)[0][0] if steps else ""
 
@@ -40,7 +40,7 @@ def _first_line(text: str, prefix: str, unit: str) -> str:
         return text[len(lead) :] if head[-1:].isspace() else text
     last = next((line for line in reversed(above.split("\n")) if line.strip()), "")
     deepest = _width(last, unit) + (_width(unit, unit) if _OPENS.search(last.rstrip()) else 0)
-    if not head or _width(head + lead, unit) <= deepest:
+    if not head or _width(head + lead, unit) <= deepest or _width(lead, unit) not in (_width(head, unit), deepest):
         return text
     there = max(deepest - _width(head, unit), 0)
     return (unit if there else "") + text[len(lead) :] if unit == "\t" else " " * there + text[len(lead) :]
@@ -69,7 +69,7 @@ def _their_unit(lines: list[str], unit: str) -> str:
     if any(line.startswith("\t") for line in written[1:]):
         return "\t"
     steps = {
-        step for above, line in pairwise(written) if _BLOCK.search(above) and (step := _width(line) - _width(above)) > 0
+        step for above, line in pairwise(written) if _BLOCK.search(above) and (step := _width(line) - _width(above)) > 1
     }
     return " " * steps.pop() if len(steps) == 1 else unit
 

@@ -93,3 +93,22 @@ def test_documents_stand_in_the_order_of_their_use():
     store.focus("a")
     store.close("b")
     assert [document.uri for document in store] == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "several"),
+    [
+        ([Change("a", (3, 1), (3, 1)), Change("a", (1, 1), (1, 1))], True),
+        ([Change("", (3, 1), (3, 2)), Change("", (3, 0), (3, 0)), Change("", (1, 0), (1, 0))], True),
+        ([Change("a", (1, 1), (1, 1)), Change("a", (1, 2), (1, 2))], False),  # typed: aa
+        ([Change("\n", (1, 1), (1, 1)), Change("\n", (2, 0), (2, 0))], False),
+        ([Change("", (1, 4), (1, 5)), Change("", (1, 3), (1, 4))], False),  # deleted backwards
+        ([Change("b", (3, 1), (3, 1)), Change("a", (1, 1), (1, 1))], False),
+        ([Change("whole"), Change("whole")], False),
+        ([Change("a", (1, 1), (1, 1))], False),
+    ],
+)
+def test_u48_the_same_change_in_several_places_is_that_of_several_cursors(changes, several):
+    document = Document.from_text("file:///a", "line of text\n" * 5)
+    document.apply(changes, 1, "utf-16")
+    assert document.several_cursors is several
