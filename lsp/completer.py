@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
@@ -220,7 +220,7 @@ class Completer:
         async def work() -> Outcome:
             if typing and (wait_ms := self.debounce.wait_ms(self.settings.debounce_ms)):
                 await asyncio.sleep(wait_ms / 1000)
-            return await self._ask(place, request, wanted)
+            return await self._ask(place, request, wanted, items)
 
         lane = self._lanes.setdefault(uri, Lane())
         try:
@@ -311,7 +311,8 @@ class Completer:
         except (EngineUnavailable, EngineError, NoPromptBudget):
             pass  # the next request finds out and says so
 
-    async def _ask(self, place: _Place, request: CompletionRequest, wanted: int) -> Outcome:
+    async def _ask(self, place: _Place, request: CompletionRequest, wanted: int, known: Sequence[Item] = ()) -> Outcome:
+        """known: items that are there already; the engine is asked for others."""
         requests = iter((request,))
 
         def build() -> CompletionRequest:
@@ -321,7 +322,11 @@ class Completer:
         connection = None
         try:
             connection = self._link.engine()
-            outcome = await complete_within_context(connection, build, self.budget, place.language)
+            if known:
+                first, *others = known
+                outcome = Outcome("shown", first.text, first.replaces, tuple(others))
+            else:
+                outcome = await complete_within_context(connection, build, self.budget, place.language)
             outcome = await with_alternatives(connection, request, outcome, self.budget, wanted, place.language)
             if outcome.reason == "timeout" and self._link.state != "ready":
                 return replace(outcome, reason="error", detail=self._link.message)

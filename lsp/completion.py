@@ -245,7 +245,8 @@ async def with_alternatives(
     """``outcome`` with more items that differ, sampled, up to ``wanted`` in all and as long as the request's time
     lasts.
 
-    A first answer with nothing to show gives way to the first sampled one. Raises EngineUnavailable and EngineError.
+    A first answer with nothing to show gives way to the first sampled one. An engine that fails ends it: what is there
+    is good.
     """
     began, spent_ms = time.perf_counter(), outcome.counters.total_ms
     for seed in range(1, 2 * wanted - 1):
@@ -256,7 +257,10 @@ async def with_alternatives(
             break
         timeout = None if left == math.inf else left
         again = replace(request, sampling=replace(ALTERNATIVES, seed=seed), timeout_ms=timeout)
-        more = await complete(engine, again, budget, language)
+        try:
+            more = await complete(engine, again, budget, language)
+        except (EngineError, EngineUnavailable):
+            break
         if outcome.reason != "shown" and more.reason == "shown":
             outcome = more
         else:

@@ -147,6 +147,28 @@ def test_several_different_items_are_made_when_asked_for_by_hand(editor, engine,
     editor.notify("workspace/didChangeConfiguration", {"settings": {"alternatives": 1}})
 
 
+def test_the_item_on_the_screen_stays_the_first_when_others_are_asked_for(editor, engine, uri):
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"alternatives": 2}})
+    texts = iter(["compute(a)", "sum(a)", "pute(b)"])
+    engine.answer = lambda request: script(next(texts))
+    editor.open(uri, "x = ")
+    assert [item["insertText"] for item in editor.inline(uri, 0, 4, automatic=True)] == ["compute(a)"]
+    assert [item["insertText"] for item in editor.inline(uri, 0, 4)] == ["compute(a)", "sum(a)"]
+    editor.insert(uri, 2, 0, 4, "com")
+    assert [item["insertText"] for item in editor.inline(uri, 0, 7)] == ["pute(a)", "pute(b)"]
+    assert [request["sampling"]["temperature"] > 0 for request in engine.requests] == [False, True, True]
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"alternatives": 1}})
+
+
+def test_an_engine_that_fails_at_an_alternative_leaves_the_first_item(editor, engine, uri):
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"alternatives": 3}})
+    answers = iter([script("first"), script("", error=(500, "internal", "out of memory"))])
+    engine.answer = lambda request: next(answers)
+    editor.open(uri, "x = ")
+    assert [item["insertText"] for item in editor.inline(uri, 0, 4)] == ["first"]
+    editor.notify("workspace/didChangeConfiguration", {"settings": {"alternatives": 1}})
+
+
 def test_while_one_types_there_is_one_item_and_one_request(editor, engine, uri):
     editor.notify("workspace/didChangeConfiguration", {"settings": {"alternatives": 3}})
     editor.open(uri, "x = ")
