@@ -336,3 +336,19 @@ def test_u05_a_context_too_short_for_the_answer_is_an_error_that_says_so(own_ser
         assert "budget is -" in last["detail"]
     finally:
         engine.health["context_length"] = 4096
+
+
+def test_u22_roots_that_come_and_go_while_the_server_runs_decide_what_is_context(editor, engine, folder):
+    bank = folder / "bank"
+    bank.mkdir(exist_ok=True)
+    other, current = (bank / "other.py").as_uri(), (bank / "current.py").as_uri()
+    editor.open(other, "OTHER = 1\n")
+    editor.open(current, "x = ")
+    editor.inline(current, 0, 4)
+    assert engine.texts("file") == []
+    folders = [{"uri": bank.as_uri(), "name": "bank"}]
+    for added, removed, context in ((folders, [], ["OTHER = 1\n"]), ([], folders, [])):
+        event = {"event": {"added": added, "removed": removed}}
+        editor.notify("workspace/didChangeWorkspaceFolders", event)
+        editor.inline(current, 0, 3 if added else 2)
+        assert engine.texts("file") == context
