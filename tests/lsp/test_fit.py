@@ -127,6 +127,19 @@ def test_u03_the_first_line_adds_no_white_space_that_is_there(text, prefix, expe
     assert reindent(text, prefix, "") == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "after", "item"),
+    [
+        ("a)", ")\n", Item("a")),
+        ("a)\n    b", ")\n", Item("a)\n    b", 1)),
+        (" a )", ")\n", Item(" a )", 1)),  # without the bracket it would end with a blank
+        ("g(a)", ")\n", Item("g(a)")),
+    ],
+)
+def test_u01_no_more_is_replaced_than_has_to_be(text, after, item):
+    assert fit(text, "with f(", after, "") == item
+
+
 FILES = [Path(lsp.fit.__file__).with_name(name) for name in ("completer.py", "documents.py", "filters.py")]
 
 
