@@ -52,4 +52,6 @@ bench: install
 	$(BIN)/python -P -m bench.typing
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .editors dist .pytest_cache .mypy_cache .ruff_cache
+
+include $(wildcard editors/*.mk)
