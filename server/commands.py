@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
@@ -187,6 +188,28 @@ def doctor(model: Model = None) -> None:
     from server.doctor import run
 
     raise typer.Exit(run(model))
+
+
+class Editor(StrEnum):
+    vscode = "vscode"
+    nvim = "nvim"
+    helix = "helix"
+    zed = "zed"
+    emacs = "emacs"
+    sublime = "sublime"
+
+
+@app.command()
+def setup(
+    editor: Annotated[
+        Editor | None, typer.Argument(help="Without one, how each is set up.", show_default=False)
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+) -> None:
+    """Write an editor's configuration; shows what would change, and asks."""
+    from server.setup.command import run
+
+    raise typer.Exit(run(editor.value if editor else None, yes))
 
 
 @app.command()

@@ -72,3 +72,12 @@ def test_the_wheel_carries_the_kernels_source(installed: Path, tmp_path: Path) -
     code = "from server.kernel.source import TEXTS, texts; print(all(text for _, text in texts()), len(TEXTS))"
     command = [installed / "bin" / "python", "-c", code]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.startswith("True")
+
+
+def test_the_wheel_carries_the_neovim_plugin_where_setup_looks_for_it(installed: Path, tmp_path: Path) -> None:
+    code = "from server.setup.recipes import neovim_plugin; print(neovim_plugin())"
+    command = [installed / "bin" / "python", "-c", code]
+    plugin = Path(subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip())
+    assert plugin.is_relative_to(installed)
+    assert (plugin / "lua" / "draftline" / "init.lua").exists()
+    assert (plugin / "doc" / "draftline.txt").exists()

@@ -23,7 +23,7 @@ from server.process.lock import EngineLock
 from server.process.serve import _tell_if_unusable
 from server.usable import ANSWER_TOKENS
 
-COMMANDS = ("serve", "stop", "lsp", "complete", "doctor", "synth")
+COMMANDS = ("serve", "stop", "lsp", "complete", "doctor", "setup", "synth")
 
 
 @pytest.fixture

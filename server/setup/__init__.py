@@ -1,0 +1,1 @@
+"""``draftline setup``: writes an editor's configuration, after it has shown what would change."""
