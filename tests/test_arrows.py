@@ -36,6 +36,7 @@ BELOW = {
     "server/threads": ("server.model",),
     "server/client.py": ("server.wire", "server.models_known", "server.process"),
     "server/wire.py": ("server.request", "prompts"),
+    "server/setup": (),
     "lsp": ("server.client", "server.request", "server.wire", "prompts"),
 }
 """A room -> what of ours it may import besides itself; the version, which ``server`` is, everybody may."""

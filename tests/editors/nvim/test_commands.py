@@ -109,7 +109,7 @@ def test_a_wrong_option_is_one_line_that_names_it(editor: Neovim, options: str, 
 
 def test_native_before_012_is_an_error_that_says_so(editor: Neovim) -> None:
     ok, told = editor.lua("return {pcall(require('draftline.config').read, {native = true, cmd = {'x'}})}")
-    if editor.version.startswith("0.11"):
+    if editor.version != "0.12.4":
         assert (ok, told) == (False, "draftline: option native must be false before Neovim 0.12")
     else:
         assert ok
@@ -171,3 +171,21 @@ def test_a_document_of_another_kind_has_no_server(editor: Neovim, engine: FakeEn
     editor.api.command(f"edit {editor.folder / 'notes.txt'}")
     engine.answer = lambda request: script("value")
     assert editor.lua("return #vim.lsp.get_clients({bufnr = 0})") == 0
+
+
+def test_the_own_ghost_text_can_be_chosen_and_left_where_there_is_a_native_one(
+    editor: Neovim, engine: FakeEngine, name: str
+) -> None:
+    editor.set_up("native = false, settings = {debounce_ms = 0}")
+    try:
+        editor.open(name, "x = 1\n")
+        editor.keys("o")
+        editor.type("y = ")
+        editor.wait_ghost("value")
+        spaces = editor.api.api.get_namespaces()
+        assert editor.api.api.buf_get_extmarks(0, spaces["draftline"], 0, -1, {})
+        editor.keys("<Tab>")
+        editor.wait_for(lambda: editor.lines[-1] == "y = value")
+    finally:
+        editor.keys("<Esc>")
+        editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")

@@ -186,3 +186,37 @@ def test_u48_a_document_that_is_read_only_is_not_asked_about(editor: Neovim, eng
     editor.type("y = ")
     editor.api.command("sleep 400m")
     assert engine.requests == []
+
+
+def test_what_follows_in_the_line_is_drawn_behind_the_last_line_of_the_item(
+    editor: Neovim, engine: FakeEngine, name: str
+) -> None:
+    if editor.version == "0.12.4":
+        pytest.skip("Neovim draws this by itself")
+    engine.answer = lambda request: script("[\n    1,\n]")
+    editor.open(name, "x = 1\ny =  # all\n")
+    editor.lua("vim.api.nvim_win_set_cursor(0, {2, 4})")
+    editor.keys("i")
+    editor.wait_for(editor.ghost)
+    editor.api.command("redraw!")
+    rows = ["".join(editor.api.funcs.screenstring(row, column) for column in range(1, 20)) for row in range(1, 6)]
+    assert [row.rstrip() for row in rows] == ["x = 1", "y = [", "    1,", "] # all", "~"]
+    editor.keys("<Tab>")
+    editor.wait_for(lambda: editor.lines == ["x = 1", "y = [", "    1,", "] # all"])
+
+
+def test_u01_a_bracket_that_the_editor_closed_while_typing_along_is_not_doubled(
+    editor: Neovim, engine: FakeEngine, name: str
+) -> None:
+    editor.api.command("inoremap ( ()<Left>")
+    try:
+        show(editor, engine, name, "(total)", typed="prin", key="t")
+        asked = len(engine.requests)
+        editor.keys("(")
+        editor.wait_for(lambda: editor.lines[-1] == "print()")
+        editor.wait_for(lambda: "total" in editor.ghost() and "(" not in editor.ghost())
+        editor.keys("<Tab>")
+        editor.wait_for(lambda: editor.lines[-1] == "print(total)")
+        assert len(engine.requests) == asked
+    finally:
+        editor.api.command("iunmap (")

@@ -21,7 +21,8 @@ def own_tab(editor: Neovim) -> Iterator[None]:
     """Neovim has a global mapping of Tab by itself, which comes back."""
     editor.lua("_G.tab = vim.fn.maparg('<Tab>', 'i', false, true)")
     yield
-    editor.lua("vim.fn.mapset('i', false, _G.tab)")
+    editor.lua("vim.keymap.del('i', '<Tab>')")
+    editor.lua("if next(_G.tab) then vim.fn.mapset('i', false, _G.tab) end")
 
 
 def test_tab_is_a_tab_where_nothing_is_shown(editor: Neovim, engine: FakeEngine, name: str) -> None:
