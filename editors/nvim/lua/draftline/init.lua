@@ -10,6 +10,16 @@ local function state()
   return require('draftline.state')
 end
 
+---Plug-in managers make the tags of the help; where there is none, `:help draftline` has to work too.
+local function make_help_known()
+  for _, text in ipairs(api.nvim_get_runtime_file('doc/draftline.txt', false)) do
+    local folder = vim.fs.dirname(text)
+    if not vim.uv.fs_stat(folder .. '/tags') then
+      pcall(vim.cmd.helptags, vim.fn.fnameescape(folder))
+    end
+  end
+end
+
 ---@param given table? see `:help draftline-setup`
 function M.setup(given)
   if vim.fn.has('nvim-0.10') == 0 then
@@ -22,6 +32,7 @@ function M.setup(given)
   api.nvim_set_hl(0, 'DraftlineGhost', { link = 'Comment', default = true })
   api.nvim_set_hl(0, 'DraftlineHint', { link = 'NonText', default = true })
   require('draftline.commands').create()
+  make_help_known()
   M.enable()
 end
 
