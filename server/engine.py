@@ -29,7 +29,8 @@ from server.model.tokenizer import Tokenizer
 from server.request import FinishedEvent, FinishReason, GenerationRequest
 from server.serving.answer import Answer, PrefillRate
 from server.serving.generation import Generation
-from server.serving.scheduler import Job, Scheduler
+from server.serving.scheduler import RANKS, Job, Scheduler
+from server.serving.sequence_bytes import sequence_bytes
 from server.speculation.depth import DepthController
 from server.speculation.launches import Launches
 from server.speculation.sampling import check_sampling
@@ -41,6 +42,8 @@ CACHE_BYTES = 320 * 2**20
 """For kept sequences and checkpoints: several documents with the embedded model, in a process below 1.2 GB."""
 CACHE_SEQUENCES = 4
 """A model with large states gets a cache for so many of them at least."""
+RUNNING_BYTES = 320 * 2**20
+"""For the sequences of requests that have begun, of each priority; one at least runs whatever it takes."""
 AGAIN = (
     "ask again, and a new one starts; if it happens again, report it with the engine's log, and start the engine with "
     "CUDA_VISIBLE_DEVICES= to run on the CPU"
@@ -110,7 +113,7 @@ class Engine:
         self._threads = threads or physical_cores()
         self._dtype = dtype
         self._free_cpus = free_cpus or FreeCpus()
-        self._scheduler = Scheduler()
+        self._scheduler: Scheduler
         self._controller = DepthController()
         self._rate: PrefillRate
         self._measured: Measured | None = None
@@ -129,7 +132,10 @@ class Engine:
         return self._rate.stated
 
     def submit(self, request: GenerationRequest) -> Generation:
-        """Queue a request. Raises ContextOverflow, InvalidRequest, InvalidSampling; RuntimeError after ``close``."""
+        """Queue a request.
+
+        Raises ContextOverflow, InvalidRequest, InvalidSampling; EngineBusy; RuntimeError after ``close``.
+        """
         vocabulary = self.model.config.vocab
         if not request.ids:
             raise InvalidRequest("the prompt is empty: it needs at least one token")
@@ -140,7 +146,9 @@ class Engine:
         if len(request.ids) >= self.context_length:
             raise ContextOverflow(len(request.ids), self.context_length)
         check_sampling(request.sampling)
-        return self._scheduler.submit(request).generation
+        tokens = min(len(request.ids) + request.max_tokens, self.context_length)
+        needed = sequence_bytes(self._empty, tokens, aside=self._launches is not None)
+        return self._scheduler.submit(request, needed).generation
 
     def close(self) -> None:
         """End what runs and waits as cancelled, and the worker with it."""
@@ -184,6 +192,9 @@ class Engine:
                 self._load_on_gpu(file, self._choice)
         except NotNumbers as error:
             raise UselessWeights(self._file, "what the model computes is not numbers") from error
+        self._empty = self.model.new_state()
+        room = RUNNING_BYTES if self._launches is None else gpu_cache_bytes(self.model) // len(RANKS)
+        self._scheduler = Scheduler(room)
         if self._cache_dir is not None:
             self._find_on_disk(self._cache_dir)
 

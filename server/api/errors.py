@@ -13,6 +13,7 @@ _TYPES = {
     405: "invalid_request_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    429: "rate_limit_error",
     503: "unavailable_error",
 }
 
@@ -41,7 +42,7 @@ class ApiError(Exception):
 
     def response(self) -> AsciiJson:
         # A client that was told to wait should do so without guessing how long.
-        headers = {"retry-after": "1"} if self.status == 503 else None
+        headers = {"retry-after": "1"} if self.status in (429, 503) else None
         return AsciiJson(self.to_json(), status_code=self.status, headers=headers)
 
 

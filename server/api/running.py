@@ -25,6 +25,7 @@ from server.request import (
     StopRule,
     TextEvent,
 )
+from server.serving.scheduler import EngineBusy
 from server.wire import Route
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def log_finished(route: str, finished: FinishedEvent) -> None:
 
 
 async def start(host: EngineHost, asked: Asked) -> Running:
-    """Hand a request to the engine. Raises ApiError: 503 while loading, 400 when it can't fit."""
+    """Give a request to the engine. Raises ApiError: 503 while loading, 429 when busy, 400 when it can't fit."""
     engine = host.engine()
     _refuse_hopeless(asked, engine)
     # A long prompt takes tens of milliseconds to tokenise: other requests and /health go on meanwhile.
@@ -186,6 +187,8 @@ def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens) -> Generation:
         raise bad_request(str(error), "prompt", "context_overflow", have=error.have, limit=error.limit) from error
     except ValueError as error:
         raise bad_request(str(error)) from error
+    except EngineBusy as error:
+        raise ApiError(429, "busy", str(error)) from error
     except RuntimeError as error:
         # Its worker has ended, and nothing brings it back: make room for a new engine.
         log.error("the engine takes no requests any more: %s", error)

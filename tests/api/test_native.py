@@ -235,6 +235,16 @@ def test_u32_cancelling_one_request_leaves_the_others_alone(api: httpx.Client, a
     assert answers == [alone] * 3
 
 
+def test_one_request_too_many_is_a_429_with_a_reason_in_one_line(api: httpx.Client) -> None:
+    refused = api.post(PATH, json=body("busy!"))
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["type"]) == (429, "busy", "rate_limit_error")
+    assert refused.headers["retry-after"] == "1"
+    assert "ask again" in error["message"]
+    assert "\n" not in error["message"]
+    assert ask(api, body())[0] == "abcde"
+
+
 def test_health_answers_while_the_engine_works(api: httpx.Client, api_home: EngineHome) -> None:
     with api.stream("POST", PATH, json=body(max_tokens=100_000)), api_home.http() as other:
         assert other.get("/health").json()["active"] == 1

@@ -16,6 +16,7 @@ from itertools import cycle, islice
 
 from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, TextEvent
 from server.serving.generation import Generation
+from server.serving.scheduler import EngineBusy
 
 ANSWER = string.ascii_lowercase + "\n"
 
@@ -40,7 +41,7 @@ class ContextOverflow(ValueError):  # noqa: N818
 
 class ScriptedEngine:
     """token_s: seconds a cycle takes. A prompt that contains "fail!" makes the generation fail, and one that
-    contains "break!" the engine with it (``on_failure`` is called)."""
+    contains "break!" the engine with it (``on_failure`` is called); one that contains "busy!" is one too many."""
 
     def __init__(self, token_s: float = 0.0, context_length: int = 4096) -> None:
         self.tokenizer = ScriptedTokenizer()
@@ -59,6 +60,8 @@ class ScriptedEngine:
     def submit(self, request: GenerationRequest) -> Generation:
         if len(request.ids) >= self.context_length:
             raise ContextOverflow(len(request.ids), self.context_length)
+        if "busy!" in "".join(chr(i) for i in request.ids if i < 0x110000):
+            raise EngineBusy("too many requests run or wait: ask again when some have ended")
         cancelled = threading.Event()
         generation = Generation(cancelled.set)
         self.submitted.append(request)
