@@ -53,13 +53,14 @@ log = logging.getLogger("draftline.engine")
 
 
 class ContextOverflow(ValueError):
-    """A prompt that leaves no room for an answer. have: its tokens; limit: the model's context length."""
+    """A prompt that leaves no room for an answer. have: its tokens; limit: what the context holds, the model's
+    or what fits into the GPU's memory."""
 
     def __init__(self, have: int, limit: int) -> None:
         self.have = have
         self.limit = limit
         super().__init__(
-            f"the prompt has {have} tokens, but the model's context holds {limit} and the answer needs at least "
+            f"the prompt has {have} tokens, but the context holds {limit} and the answer needs at least "
             f"one: shorten the prompt by {have - limit + 1} tokens"
         )
 
@@ -223,7 +224,7 @@ class Engine:
     def _load_on_gpu(self, file: ModelFile, choice: Choice) -> None:
         self._launches = load_on_gpu(file, choice, self.tokenizer.end_tokens)
         self.model = self._launches.model
-        self.context_length = self.model.config.context_length
+        self.context_length = choice.context or self.model.config.context_length
         self._rate = PrefillRate(warm_up_gpu(self._launches))
         budget = gpu_cache_bytes(self.model) if self._cache_bytes is None else self._cache_bytes
         self._cache = PrefixCache(self.model.new_state, budget, cutting_of(self.model))

@@ -6,6 +6,7 @@ Chosen once, at load. Nothing else chooses: whoever wants the CPU hides the GPU 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
@@ -40,16 +41,22 @@ WORKING_BYTES = 2 << 30
 """On a GPU beside weights and sequences: the CUDA context, libraries, activations of a prompt's chunk."""
 CACHE_SHARE = 4
 """Kept sequences get one of so many parts of the GPU memory that is free when the model has been loaded."""
+KEPT_STATES = 8
+"""Recurrent states that there must be room for beside the rows of a kept sequence."""
+LEAST_CONTEXT, CONTEXT_STEP = 4096, 1024
+"""Tokens: with less a GPU isn't worth it; and what a context that the memory limits is a multiple of."""
 FIRST, CHUNK = 64, 256
 """Tokens of the first prefill, which sets up libraries, and of the measured one."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """kernel: the model as the decode kernel runs it; None: torch on the CPU. text: what runs and why, one line."""
+    """kernel: the model as the decode kernel runs it; None: torch on the CPU. text: what runs and why, one line.
+    context: tokens that a sequence may have, where the GPU's memory holds no more; None: the model's whole context."""
 
     kernel: KernelModel | None
     text: str
+    context: int | None = None
 
 
 class TooLittleGpuMemory(Exception):  # noqa: N818
@@ -65,12 +72,14 @@ class GpuMemory:
     prefill: int
     """The weights in 16 bits, for prompts."""
     sequence: int
-    """A sequence of the whole context, as prompts leave it and as the cache keeps it."""
+    """A sequence of the whole context, as prompts leave it."""
+    kept: int
+    """The same once more, as the cache keeps it, with some states."""
     working: int
 
     @property
     def total(self) -> int:
-        return self.kernel + self.prefill + self.sequence + self.working
+        return self.kernel + self.prefill + self.sequence + self.kept + self.working
 
 
 def choose(file: ModelFile, *, make: bool = False) -> Choice:
@@ -85,15 +94,32 @@ def choose(file: ModelFile, *, make: bool = False) -> Choice:
         model = KernelModel.from_file(file, len(ids))
         card, free = _card()
         arch, sms = find_arch(card.major, card.minor), card.multi_processor_count
-        memory = gpu_memory(file, model, sms)
-        if memory.total > free:
-            raise TooLittleGpuMemory(f"on {card.name} it needs {_words(memory)}, and {_gigabytes(free)} are free")
+        whole = model.config.context_length
+        context = _context_that_fits(file, model, sms, free)
+        least = min(LEAST_CONTEXT, whole)
+        if context < least:
+            needed = _words(gpu_memory(file, model, sms, least))
+            raise TooLittleGpuMemory(
+                f"on {card.name} a context of {least} tokens needs {needed}, and {_gigabytes(free)} are free"
+            )
         if make:
             for tiles in (1, 2):
                 compile_kernel(model, sms, arch, tiles)
     except (NoGpu, KernelCompileError, UnsupportedByKernel, TooLittleGpuMemory) as error:
         return Choice(None, f"torch on the CPU: {' '.join(str(error).split())}")
-    return Choice(model, f"decode kernel on {card.name}: {_words(memory)}, {_gigabytes(free)} free")
+    holds = f"a context of {context} tokens" + ("" if context == whole else f", of the model's {whole}, fits")
+    needed = _words(gpu_memory(file, model, sms, context))
+    text = f"decode kernel on {card.name}: {holds}: {needed}, {_gigabytes(free)} free"
+    return Choice(model, text, None if context == whole else context)
+
+
+def _context_that_fits(file: ModelFile, model: KernelModel, sms: int, free: int) -> int:
+    """The model's whole context, or as many times `CONTEXT_STEP` tokens as so many bytes hold; perhaps 0."""
+    whole = model.config.context_length
+    if gpu_memory(file, model, sms, whole).total <= free:
+        return whole
+    steps = range(1, whole // CONTEXT_STEP + 1)
+    return CONTEXT_STEP * bisect_right(steps, free, key=lambda n: gpu_memory(file, model, sms, n * CONTEXT_STEP).total)
 
 
 def _card() -> tuple[Any, int]:
@@ -104,18 +130,19 @@ def _card() -> tuple[Any, int]:
         raise NoGpu(f"the GPU can't be used: {str(error).splitlines()[0]}") from error
 
 
-def gpu_memory(file: ModelFile, model: KernelModel, sms: int) -> GpuMemory:
-    """What a model takes on a GPU of so many SMs. Asks the file's header alone."""
+def gpu_memory(file: ModelFile, model: KernelModel, sms: int, context: int) -> GpuMemory:
+    """What a model takes on a GPU of so many SMs, with sequences of up to `context` tokens. Asks the header alone."""
     c = model.config
-    plan = memory_plan(model, sms, _capacity(c))
+    plan = memory_plan(model, sms, _capacity(context))
     logits = 4 * MAX_ROWS * c.vocab
     sizes = [prod(info.shape) for info in file.tensors.values()]
     attention = sum(not recurrent for recurrent in c.recurrent) + c.mtp
-    rows = 2 * attention * c.kv_heads * c.head_dim * c.context_length
+    rows = 2 * attention * c.kv_heads * c.head_dim * context
     return GpuMemory(
         kernel=plan.total + logits,
         prefill=GPU_DTYPE.itemsize * (sum(sizes) + model.draft_rows * c.hidden),
         sequence=GPU_DTYPE.itemsize * rows * 3 // 2 + 2 * plan.memories,  # keys and values grow by half
+        kept=GPU_DTYPE.itemsize * rows + KEPT_STATES * plan.memories,
         working=WORKING_BYTES + 6 * max(sizes),  # a matrix while it is loaded: float32, and in 16 bits
     )
 
@@ -130,7 +157,7 @@ def load_on_gpu(file: ModelFile, choice: Choice, end_tokens: Collection[int]) ->
     kernel = GpuKernel.from_file(file, choice.kernel, GPU, _draft_ids(file, end_tokens) or None)
     kernel.prepare()
     torch.cuda.empty_cache()
-    at = kernel.new_buffers(_capacity(model.config), logits=True)
+    at = kernel.new_buffers(_capacity(choice.context or model.config.context_length), logits=True)
     return Launches(model, Cycles(choice.kernel, kernel.sms, at, kernel.run))
 
 
@@ -168,15 +195,16 @@ def _draft_ids(file: ModelFile, end_tokens: Collection[int]) -> list[int]:
     return draft_ids(config.vocab, DRAFT_ROWS, end_tokens) if config.mtp else []
 
 
-def _capacity(config: ModelConfig) -> int:
-    return config.context_length + MAX_ROWS
+def _capacity(context: int) -> int:
+    return context + MAX_ROWS
 
 
 def _words(memory: GpuMemory) -> str:
     parts = (
         (memory.kernel, "for the kernel's weights and buffers"),
         (memory.prefill, "for prompts' weights"),
-        (memory.sequence, "for a whole context"),
+        (memory.sequence, "for a sequence"),
+        (memory.kept, "for what is kept"),
         (memory.working, "to work with"),
     )
     return f"{_gigabytes(memory.total)} ({', '.join(f'{_gigabytes(size)} {what}' for size, what in parts)})"

@@ -67,6 +67,7 @@ def test_the_kernel_is_chosen_where_it_runs_and_says_what_it_takes(path: Path, g
     choice = choose(ModelFile.open(path))
     assert choice.kernel is not None
     assert choice.text.startswith("decode kernel on Made-up H200: ")
+    assert f"a context of {CONTEXT} tokens: " in choice.text
     assert "for the kernel's weights and buffers" in choice.text
     assert choice.text.endswith("100.0 GB free")
     assert gpu.made == []
@@ -88,12 +89,29 @@ def test_too_little_memory_is_told_in_numbers(path: Path, gpu: SimpleNamespace) 
     file = ModelFile.open(path)
     kernel = choose(file).kernel
     assert kernel is not None
-    gpu.free = gpu_memory(file, kernel, 132).total
+    gpu.free = gpu_memory(file, kernel, 132, CONTEXT).total
     assert choose(file).kernel is not None
     gpu.free -= 1
     text = reason(path)
-    assert "on Made-up H200 it needs 2.2 GB (" in text
+    assert f"on Made-up H200 a context of {CONTEXT} tokens needs 2.2 GB (" in text
     assert text.endswith("2.2 GB are free")
+
+
+def test_a_context_that_the_memory_limits_is_what_fits_and_both_numbers_are_told(
+    tmp_path: Path, gpu: SimpleNamespace
+) -> None:
+    file = ModelFile.open(write_tiny_model(tmp_path / "long.gguf", context_length=262_144))
+    whole = choose(file)
+    assert whole.kernel is not None
+    assert whole.context is None
+    gpu.free = gpu_memory(file, whole.kernel, 132, 20_480).total
+    assert choose(file).context == 20_480
+    assert "a context of 20480 tokens, of the model's 262144, fits: " in choose(file).text
+    gpu.free -= 1
+    assert choose(file).context == 19_456
+    gpu.free = gpu_memory(file, whole.kernel, 132, 4096).total - 1
+    assert "a context of 4096 tokens needs" in choose(file).text
+    assert choose(file).kernel is None
 
 
 def test_a_gpu_that_is_there_and_can_not_be_used_is_a_reason(
@@ -131,12 +149,11 @@ def test_gpu_memory_holds_a_whole_context_and_the_draft_head(path: Path, gpu: Si
     file = ModelFile.open(path)
     model = choose(file).kernel
     assert model is not None
-    memory = gpu_memory(file, model, 132)
-    longer = replace(model, config=replace(model.config, context_length=2 * CONTEXT))
-    more = gpu_memory(file, longer, 132)
+    memory, more = (gpu_memory(file, model, 132, length) for length in (CONTEXT, 2 * CONTEXT))
     c = model.config
     each = 2 * (sum(not r for r in c.recurrent) + c.mtp) * c.kv_heads * c.head_dim * 2
     assert more.sequence - memory.sequence == each * CONTEXT * 3 // 2
+    assert more.kept - memory.kept == each * CONTEXT
     assert more.kernel - memory.kernel == each * CONTEXT
     assert more.prefill == memory.prefill
     assert memory.kernel > memory_plan(model, 132, CONTEXT).total

@@ -157,7 +157,7 @@ def _refuse_hopeless(asked: Asked, engine: Engine) -> None:
     least = sum(byte_length(segment.text) for segment in asked.segments) // engine.tokenizer.longest
     if least >= engine.context_length:
         raise bad_request(
-            f"the prompt has at least {least} tokens, but the model's context holds {engine.context_length}",
+            f"the prompt has at least {least} tokens, but the context holds {engine.context_length}",
             "prompt",
             "context_overflow",
             have=least,

@@ -211,7 +211,7 @@ def test_text_that_can_not_fit_is_refused_without_being_tokenised(api: httpx.Cli
     """Megabytes take a minute to tokenise. A token of the scripted engine has at most four bytes."""
     error = api.post(PATH, json={"prompt": "x" * 20_000}).json()["error"]
     assert (error["code"], error["have"], error["limit"]) == ("context_overflow", 5000, 4096)
-    assert error["message"] == "the prompt has at least 5000 tokens, but the model's context holds 4096"
+    assert error["message"] == "the prompt has at least 5000 tokens, but the context holds 4096"
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 5000, "1e400"])
