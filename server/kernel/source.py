@@ -44,8 +44,8 @@ PARTIAL_FLOATS = 2 * MATH_WARPS * 20
 """Of a row: two slots of each math warp's sums."""
 COLLECTED_FLOATS = 2 * 32
 """Of a row: sums that other SMs have of the last group."""
-PARKED_FLOATS = 3 * 32 + 1
-"""Of a row: what there is of the last group before its last portion."""
+PARKED_FLOATS = 3 * 32 + 1 + 32
+"""Of a row, and what all have in common: what there is of the last group before its last portion."""
 BARRIER_BYTES = 8 * (4 + 14)
 """Barriers that aren't a stage's; a stage has two."""
 INSTRUCTION_BYTES = 2 * (ctypes.sizeof(InstructionStruct) + 16 + 32 * 16 + 16)
@@ -110,8 +110,8 @@ def _fixed_bytes(model: KernelModel, columns: int) -> int:
     """Of shared memory beside ring and area, for so many rows of activations (see `cuda/shared.cuh`)."""
     c = model.config
     squares = max(2 * c.hidden, c.value_width) // BLOCK
-    floats = PARTIAL_FLOATS + squares + max(c.value_heads, 2) + COLLECTED_FLOATS + PARKED_FLOATS
-    return 4 * columns * floats + BARRIER_BYTES + INSTRUCTION_BYTES + 128 + 80
+    floats = PARTIAL_FLOATS + max(squares, PARKED_FLOATS) + max(c.value_heads, 2) + COLLECTED_FLOATS
+    return 4 * columns * floats + BARRIER_BYTES + INSTRUCTION_BYTES + 80
 
 
 MOST_HEAD_DIM = 256

@@ -10,6 +10,7 @@ from tiny_model import write_tiny_model
 from server.gguf.reader import ModelFile
 from server.gguf.types import TensorType
 from server.kernel.arithmetic import Arithmetic
+from server.kernel.buffers import MAX_ROWS
 from server.kernel.cycle import Cycles
 from server.kernel.interpreter import Interpreter
 from server.kernel.model import KernelModel
@@ -74,8 +75,7 @@ class Small:
 
         oracle: drafts to verify after so many tokens of the answer and so many cycles, in place of the head's own.
         """
-        first = prompt[-1]
-        at, _ = self.start(prompt[:-1], first)
+        at, _ = self.start(prompt[:-1], prompt[-1], capacity=len(prompt) + length + 2 * MAX_ROWS)
         cycles, out, kept = self.cycles(at), [], []
         while len(out) < length:
             given = oracle(len(out), len(kept)) if oracle else None

@@ -173,6 +173,7 @@ struct Epilogue : Group<MATH_WARPS, EPILOGUE_WARPS> {
 
   // Leaves the last group to the math warps, with what is here of it before its last portion comes.
   DEVICE void end_on_all_warps(const Launch& l, u32 index, const Portion& p, u32 rows) {
+    sync_threads(8, 32 * EPILOGUE_WARPS);  // both have read the squares
     const Parked parked;
 #pragma unroll
     for (u32 c = 0; c < MINE; ++c) parked.put(column(c), outputs[0][c], outputs[1][c], kept[c], factor[c]);

@@ -133,9 +133,9 @@ DEVICE bool ends_on_all_warps(const Instruction& i, const Portion& p, u32 rows) 
 DEVICE void meet_at_the_end(u32 barrier) { sync_threads(barrier, 32 * (MATH_WARPS + EPILOGUE_WARPS)); }
 
 struct Parked {
-  float* lanes = shared<float>(PARKED_OFFSET) + (thread_index() & 31);  // [outputs' two halves, kept][COLUMNS][32]
+  float* lanes = shared<float>(SQUARES_OFFSET) + (thread_index() & 31);  // [outputs' two halves, kept][COLUMNS][32]
   float* norm = lanes + 3 * COLUMNS * 32;                               // [32] the next norm's weights
-  float* factors = shared<float>(PARKED_OFFSET) + (3 * COLUMNS + 1) * 32;  // [COLUMNS]
+  float* factors = shared<float>(SQUARES_OFFSET) + (3 * COLUMNS + 1) * 32;  // [COLUMNS]
 
   DEVICE void put(u32 column, float first, float second, float kept, float factor) const {
     lanes[column * 32] = first;

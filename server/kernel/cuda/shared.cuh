@@ -10,10 +10,13 @@ constexpr u32 RING_OFFSET = 0;
 constexpr u32 AREA_OFFSET = RING_OFFSET + STAGES * STAGE_BYTES;
 constexpr u32 PARTIALS_OFFSET = AREA_OFFSET + AREA_BYTES;
 constexpr u32 SQUARES_OFFSET = PARTIALS_OFFSET + PARTIAL_SLOTS * MATH_WARPS * PARTIAL_WARP * 4;
-constexpr u32 FACTORS_OFFSET = SQUARES_OFFSET + (COLUMNS * WIDEST_SQUARES * 4 + 15) / 16 * 16;  // [segments][COLUMNS]
+// Sums of squares of the input are read when an instruction begins; when it ends, their place is where the last group is
+// parked (see Parked).
+constexpr u32 SQUARES_BYTES = COLUMNS * WIDEST_SQUARES * 4, PARKED_BYTES = COLUMNS * (3 * 32 + 1) * 4 + 32 * 4;
+constexpr u32 FACTORS_OFFSET =
+    SQUARES_OFFSET + ((SQUARES_BYTES > PARKED_BYTES ? SQUARES_BYTES : PARKED_BYTES) + 15) / 16 * 16;  // [segments][COLUMNS]
 constexpr u32 COLLECTED_OFFSET = FACTORS_OFFSET + COLUMNS * (VALUE_HEADS > 2 ? VALUE_HEADS : 2) * 4;  // [2][COLUMNS][32]
-constexpr u32 PARKED_OFFSET = COLLECTED_OFFSET + 2 * COLUMNS * 32 * 4;  // see Parked
-constexpr u32 BARRIERS_OFFSET = PARKED_OFFSET + COLUMNS * (3 * 32 + 1) * 4 + 32 * 4;
+constexpr u32 BARRIERS_OFFSET = COLLECTED_OFFSET + 2 * COLUMNS * 32 * 4;
 constexpr u32 WINDOWS = 3;  // of activations, that fill the area unless one holds all of them
 constexpr u32 WINDOW_BYTES = AREA_BYTES / WINDOWS / 16 * 16;
 constexpr u32 BARRIERS = 2 * STAGES + 2 * PARTIAL_SLOTS + 3 * WINDOWS + 5;
