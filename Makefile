@@ -32,7 +32,7 @@ $(VENV)/installed: pyproject.toml constraints-cpu.txt $(NEW_VENV)
 demo: install
 	$(BIN)/python -P -m bench.demo
 
-test: install
+test: install editors-vscode
 	$(BIN)/python -P -m pytest -q -n 2 --dist loadfile
 
 # On a machine with an NVIDIA GPU.
@@ -43,6 +43,7 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(if $(wildcard $(NODE)),$(MAKE) --no-print-directory check-vscode)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -23,6 +23,7 @@ from lsp.engine import Connect, EngineLink, State
 from lsp.feedback import add_parts
 from lsp.inline import ACCEPTED, inline_items
 from lsp.popup import popup_items
+from lsp.prompt_view import add_prompt_view
 from lsp.protocol import BadMessage, DraftlineProtocol, OneLineFormatter, PatientInput
 from lsp.settings import read_settings
 from lsp.status import Status
@@ -196,6 +197,7 @@ def create_server(connect: Connect) -> DraftlineServer:
         server.status.log("item accepted")
 
     add_parts(server, completer.offers)
+    add_prompt_view(server, completer)
     return server
 
 

@@ -20,6 +20,9 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 def checkout(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", "constraints-cpu.txt"):
         shutil.copy(MAKEFILE.with_name(name), tmp_path)
+    (tmp_path / "editors").mkdir()
+    for included in (MAKEFILE.parent / "editors").glob("*.mk"):
+        shutil.copy(included, tmp_path / "editors")
     return tmp_path
 
 
