@@ -45,6 +45,7 @@ $(CODE): | $(NODE)
 	rm -rf $@.part && mkdir -p $@.part && echo '{"private": true}' > $@.part/package.json
 	cd $@.part && $(NPM) install --omit=dev code-server@$(CODE_SERVER)
 	cd $@.part/node_modules/code-server/lib/vscode && $(NPM) install --omit=dev
+	$(BIN)/python -P tests/editors/vscode/gate.py $@.part
 	mv $@.part $@
 
 $(DRIVER): | $(NODE)

@@ -29,6 +29,8 @@ export class StatusItem implements vscode.Disposable {
   private requests = 0;
   private last: Told | undefined;
   private figures = "";
+  /** This server had an engine already. */
+  private hadEngine = false;
 
   constructor() {
     this.item.name = "Draftline";
@@ -42,12 +44,14 @@ export class StatusItem implements vscode.Disposable {
     this.trouble = trouble;
     if (process !== "running") {
       this.last = undefined;
+      this.hadEngine = false;
     }
     this.show();
   }
 
   told(told: Told): void {
     this.last = told;
+    this.hadEngine ||= told.state === "ready";
     this.figures = figuresOf(told.last) ?? this.figures;
     this.show();
   }
@@ -90,11 +94,11 @@ export class StatusItem implements vscode.Disposable {
     if (this.process === "stopped") {
       return ["$(circle-slash)", "stopped"];
     }
-    if (this.process === "starting" || this.last === undefined || this.last.state === "loading") {
-      return ["$(loading~spin)", "starting"];
-    }
-    if (this.last.state === "unavailable") {
+    if (this.last?.state === "unavailable" || (this.last?.state === "loading" && this.hadEngine)) {
       return ["$(warning)", "engine lost", true];
+    }
+    if (this.last?.state !== "ready") {
+      return ["$(loading~spin)", "starting"];
     }
     if (this.requests > 0) {
       return ["$(sync~spin)", "working"];
