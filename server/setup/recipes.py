@@ -136,7 +136,7 @@ def zed() -> Recipe:
 
 def vscode() -> Recipe:
     folder = _applications("Code", "Code") / "User"
-    entries: dict[str, object] = {"editor.inlineSuggest.enabled": True}
+    entries: dict[str, object] = {"editor.inlineSuggest.enabled": True, "draftline.command": [program(), "lsp"]}
     then = "the extension itself isn't part of this: `code --install-extension` takes its .vsix file"
     return _json("VS Code", folder / "settings.json", entries, then)
 
