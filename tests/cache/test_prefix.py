@@ -212,6 +212,55 @@ def test_two_documents_are_kept_side_by_side() -> None:
     assert len(cache) == 2
 
 
+def check_canaries(conversations: int) -> int:
+    """Conversations in an equal frame, each with a token that no other has, four at a time -> tokens reused."""
+    model, rng = FakeModel(), random.Random(2)
+    cache = PrefixCache(model.new_state, 60_000)
+    frame = [rng.randrange(8) for _ in range(70)]
+    talks = [[*frame[:at], 100 + n, *frame[at:]] for n in range(conversations) for at in (rng.randrange(70),)]
+    total, waiting = 0, list(range(conversations)) * 2
+    rng.shuffle(waiting)
+    while waiting:
+        chosen = {waiting.pop() for _ in range(4) if waiting}
+        taken = []
+        for n in chosen:
+            kept = {tuple(t for node in end.path() for t in node.tokens) for end in cache.tree.nodes()}
+            assert cache.shared(talks[n]) == max((common_length(k, tuple(talks[n])) for k in kept), default=0)
+            sequence, reused = cache.take(talks[n])
+            assert sequence.state.tokens == talks[n][:reused]
+            taken.append((n, sequence))
+            total += reused
+        going = True
+        while going:
+            going = any([prefill_step(model, sequence, talks[n], ()) for n, sequence in taken])
+        for n, sequence in taken:
+            fresh = model.new_state()
+            for token in talks[n]:
+                fresh.step(token)
+            assert (sequence.state.tokens, sequence.state.recurrent) == (talks[n], fresh.recurrent)
+            cache.give_back(sequence)
+            talks[n] = [*talks[n], rng.randrange(8)]
+        assert cache.nbytes <= cache.budget
+    return total
+
+
+def test_u36_a_thousand_conversations_leak_nothing_into_each_other() -> None:
+    """And what is said to be held of a prompt is held: up to the first token that differs in every kept sequence."""
+    assert check_canaries(1000) > 5000
+
+
+def test_planted_comparison_of_the_frame_alone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+        def seen(ids: tuple[int, ...]) -> list[int]:
+            return [min(token, 8) for token in ids]
+
+        return common_length(seen(first), seen(second))
+
+    monkeypatch.setattr("server.cache.tree.common_length", blind)
+    with pytest.raises(AssertionError):
+        check_canaries(200)
+
+
 def test_an_edit_that_is_undone_computes_nothing() -> None:
     model = FakeModel()
     cache = PrefixCache(model.new_state, PLENTY)
