@@ -7,6 +7,7 @@ one before, and copy nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ SAME_TEXT = 256
 LONG_ANSWER = 128
 """A prompt that goes on after an earlier answer would have it in chunks. Where more tokens than this would be computed
 again, they are taken as the answer's steps left them: the one case in which what was cached shows, in the rounding."""
+NEWEST = 4
+"""States of a running request that stay whatever they take: those near its cursor."""
 SPARE = 2
 """States that are kept for the next requests: those of an editor and of an agent."""
 WORTHLESS = 2
@@ -58,10 +61,18 @@ class CachedSequence:
     chunked: int = 0
     taken: tuple[Piece, ...] = ()
     text: Text = field(default_factory=Text)
+    limit: float = math.inf
+    """Bytes that ``states`` may take: a long prompt of a model with large states would fill the memory with them."""
 
     def keep(self, length: int) -> None:
-        """Keep the state after ``length`` tokens: all, or some that the last decode passed."""
+        """Keep the state after ``length`` tokens: all, or some that the last decode passed.
+
+        Beyond the limit the state goes whose loss leaves the smallest gap.
+        """
         self.states.append(KeptState(self.state.checkpoint(length), min(self.chunked, length)))
+        while len(self.states) > NEWEST and sum(s.checkpoint.nbytes for s in self.states) > self.limit:
+            ends = [self.taken[-1].end if self.taken else 0, *(s.length for s in self.states)]
+            del self.states[min(range(len(self.states) - NEWEST), key=lambda n: ends[n + 2] - ends[n])]
 
     def pieces(self) -> list[Piece]:
         """All that is kept of it: what it was made of, the states since, and the last one."""
@@ -134,7 +145,7 @@ class PrefixCache:
         text = self._text(ids)
         node = self._reusable(ids, steps_begin(len(ids), checkpoints, self.cutting))
         if node is None:
-            return CachedSequence(self._new_state(), text=text), 0
+            return CachedSequence(self._new_state(), text=text, limit=self.budget / 2), 0
         path = node.path()
         self._touch(path, text)
         spare = max(self._spare, key=lambda spare: spare.held(path), default=None)
@@ -145,7 +156,7 @@ class PrefixCache:
         assert node.checkpoint is not None
         spare.state.adopt(node.checkpoint, [n.rows for n in path[spare.held(path) :] if n.rows is not None])
         taken = tuple(Piece(n.end, n.way, n.checkpoint, n.rows) for n in path)
-        return CachedSequence(spare.state, [], node.chunked, taken, text), node.end
+        return CachedSequence(spare.state, [], node.chunked, taken, text, self.budget / 2), node.end
 
     def give_back(self, sequence: CachedSequence) -> None:
         """Keep a sequence for later, then drop what is worth least until the budget holds."""

@@ -1,6 +1,7 @@
 """The prefix cache on a model whose every state is known."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -380,6 +381,31 @@ def test_checkpoints_stand_at_the_borders() -> None:
     while prefill_step(model, sequence, ids, (700, 1490)):
         pass
     assert [s.length for s in sequence.states] == sorted(kept_states(1500, (700, 1490)))
+
+
+def check_states_of_a_long_prompt(budget: int) -> None:
+    model = FakeModel()
+    cache = PrefixCache(model.new_state, budget)
+    ids = [i % 6 for i in range(5000)]
+    sequence, _ = cache.take(ids)
+    while prefill_step(model, sequence, ids, ()):
+        assert sum(state.checkpoint.nbytes for state in sequence.states) <= max(budget / 2, 4000)
+    ends = [state.length for state in sequence.states]
+    assert set(ends) <= kept_states(len(ids), ())
+    assert ends[-3:] == sorted(kept_states(len(ids), ()))[-3:], "where typing goes on"
+    gaps = [b - a for a, b in pairwise([0, *ends[:-3]])]
+    assert max(gaps) <= 4 * 5000 / (budget / 2000), f"spread over the whole prompt: {gaps}"
+
+
+def test_states_of_a_long_prompt_stay_within_half_of_the_budget_while_it_runs() -> None:
+    for budget in (16_000, 10_000):
+        check_states_of_a_long_prompt(budget)
+
+
+def test_planted_states_that_all_stay_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.cache.prefix.NEWEST", 10**6)
+    with pytest.raises(AssertionError):
+        check_states_of_a_long_prompt(10_000)
 
 
 def test_two_requests_that_begin_alike_go_on_apart() -> None:
