@@ -164,15 +164,22 @@ class Window:
         """Write a file, open it and put the cursor at its end."""
         path = self.work / name
         path.write_text(text, encoding="utf-8")
-        self.press("Control+P")
-        self.js("await page.waitForSelector('.quick-input-widget input')")
-        self.type(str(path))
-        self.wait(
-            lambda: self.js("return await page.$('.quick-input-list .monaco-list-row') !== null"), "the file's name"
-        )
-        self.press("Enter")
-        shown = f"page.$('.tab.active[data-resource-name=\"{name}\"]')"
-        self.wait(lambda: self.js(f"return await {shown} !== null"), f"the tab of {name}")
+        shown = f"return await page.$('.tab.active[data-resource-name=\"{name}\"]') !== null"
+        # The list shows what was opened last before what is asked for, and a slow machine takes Enter for that.
+        row = f"return await page.$('.quick-input-list .monaco-list-row[aria-label*=\"{name}\"]') !== null"
+        for tries in range(3):
+            self.press("Control+P")
+            self.js("await page.waitForSelector('.quick-input-widget input')")
+            self.type(str(path))
+            self.wait(lambda: self.js(row), f"{name} in the list of files")
+            self.press("Enter")
+            try:
+                self.wait(lambda: self.js(shown), f"the tab of {name}", 60 if tries == 2 else 10)
+                break
+            except AssertionError:
+                if tries == 2:
+                    raise
+                self.press("Escape")
         self.js("await page.click('.editor-group-container.active .monaco-editor .view-lines')")
         self.press("Control+End")
         return path
