@@ -41,7 +41,7 @@ def running(version: str, folder: Path) -> Iterator[tuple[Neovim, FakeEngine]]:
     """One Neovim for a module and version."""
     engine = FakeEngine(folder / "run")
     editor = Neovim(version, folder / "work", {"DRAFTLINE_RUNTIME_DIR": str(folder / "run")})
-    editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")
+    editor.set_up("settings = {debounce_ms = 0, alternatives = 3, prefetch = false}")
     yield editor, engine
     editor.close()
     engine.close()
