@@ -90,7 +90,7 @@ def test_checkhealth_names_a_program_that_is_missing(editor: Neovim) -> None:
         assert "ERROR" in text
         assert "`no-such-draftline` is not a program that can be run" in text
     finally:
-        editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")
+        editor.set_up("settings = {debounce_ms = 0, alternatives = 3, prefetch = false}")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_native_before_012_is_an_error_that_says_so(editor: Neovim) -> None:
         assert (ok, told) == (False, "draftline: option native must be false before Neovim 0.12")
     else:
         assert ok
-        editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")
+        editor.set_up("settings = {debounce_ms = 0, alternatives = 3, prefetch = false}")
 
 
 def test_a_setting_that_the_server_can_not_use_is_told(editor: Neovim, engine: FakeEngine, name: str) -> None:
@@ -129,7 +129,7 @@ def test_a_setting_that_the_server_can_not_use_is_told(editor: Neovim, engine: F
         assert "max_tokens" in line
     finally:
         editor.keys("<Esc>")
-        editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")
+        editor.set_up("settings = {debounce_ms = 0, alternatives = 3, prefetch = false}")
 
 
 def test_a_server_that_ends_by_itself_is_told_once_and_restart_brings_it_back(
@@ -191,4 +191,4 @@ def test_the_own_ghost_text_can_be_chosen_and_left_where_there_is_a_native_one(
         editor.wait_for(lambda: editor.lines[-1] == "y = value")
     finally:
         editor.keys("<Esc>")
-        editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")
+        editor.set_up("settings = {debounce_ms = 0, alternatives = 3, prefetch = false}")

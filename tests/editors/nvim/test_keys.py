@@ -105,4 +105,4 @@ def test_keys_can_be_others_and_none(editor: Neovim, engine: FakeEngine, name: s
         editor.wait_for(lambda: editor.lines[-1] == "y = value")
     finally:
         editor.keys("<Esc>")
-        editor.set_up("settings = {debounce_ms = 0, alternatives = 3}")
+        editor.set_up("settings = {debounce_ms = 0, alternatives = 3, prefetch = false}")

@@ -40,6 +40,7 @@ def running(folder: Path) -> Iterator[tuple[Window, FakeEngine]]:
     engine = FakeEngine(folder / "run")
     program = write_program(folder, folder / "run")
     settings = {"draftline.command": [str(program), "lsp"], "draftline.timeout_ms": 30_000, "draftline.debounce_ms": 0}
+    settings["draftline.prefetch"] = False  # tests count the requests of typing
     window = Window(folder, settings)
     try:
         window.wait_status("ready", seconds=90)
