@@ -17,7 +17,7 @@ CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chro
 
 .PHONY: vsix check-vscode editors-vscode chromium
 
-vsix: $(EXTENSION)/dist/extension.js
+vsix: check-vscode $(EXTENSION)/dist/extension.js
 	mkdir -p dist
 	cd $(EXTENSION) && $(NPM) run --silent package
 	@echo "dist/draftline-vscode.vsix: install it with 'code --install-extension dist/draftline-vscode.vsix'"

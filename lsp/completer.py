@@ -133,24 +133,14 @@ class Completer:
         typing: the request wasn't asked for by hand, so it waits a moment, gets one item, and none where none is
         wanted. waits: False takes what is in memory and asks no engine. Raises nothing but CancelledError.
         """
-        document = self.documents.get(uri)
-        if document is None:
-            return Answer(Outcome("excluded", detail="the document is not open"))
-        if not document.in_sync:
-            return Answer(Outcome("excluded", detail="changes came out of order; open the document again"))
-        notebook = self.notebooks.of_cell(uri)
-        if self.workspace.excluded(uri) or (notebook is not None and self.workspace.excluded(notebook.uri)):
-            return Answer(Outcome("excluded", detail="an ignored file or one that looks like a secret"))
-        if is_read_only(uri):
-            return Answer(Outcome("read_only", detail="nobody types into a document of this kind"))
         # Everything up to the first await sees the document as it was when the request came.
-        self.documents.focus(uri)
-        snapshot = document.snapshot()
-        cursor = snapshot.cursor(line, units, self.encoding)
-        answer = Answer(BLANK, snapshot, cursor, cursor)
-        if is_blank(snapshot.source):
+        found = self._place(uri, line, units)
+        if isinstance(found, Outcome):
+            return Answer(found)
+        place = found
+        answer = Answer(BLANK, place.snapshot, place.cursor, place.cursor)
+        if is_blank(place.source):
             return answer
-        place = _Place(document, snapshot, snapshot.source, cursor)
         if selected is not None:
             if (chosen := self._with_selected(place, selected)) is None:
                 return replace(answer, outcome=Outcome("excluded", detail="the popup's entry stands elsewhere"))
@@ -159,6 +149,35 @@ class Completer:
         if typing and (reason := self._unwanted(place)):
             return replace(answer, outcome=Outcome(reason))
         return replace(answer, outcome=await self._at(place, typing=typing, waits=waits))
+
+    def request_at(self, uri: str, line: int, units: int) -> tuple[CompletionRequest, int] | Outcome:
+        """What the engine would be asked for an item at the editor's position, and the document's version; an outcome
+        where it would not be asked."""
+        place = self._place(uri, line, units)
+        if isinstance(place, Outcome):
+            return place
+        if is_blank(place.source):
+            return BLANK
+        try:
+            return self._request(place), place.snapshot.version
+        except NoPromptBudget as error:
+            return Outcome("error", detail=str(error))
+
+    def _place(self, uri: str, line: int, units: int) -> _Place | Outcome:
+        """The place in an open document, which has the focus then; an outcome where nothing is ever offered."""
+        document = self.documents.get(uri)
+        if document is None:
+            return Outcome("excluded", detail="the document is not open")
+        if not document.in_sync:
+            return Outcome("excluded", detail="changes came out of order; open the document again")
+        notebook = self.notebooks.of_cell(uri)
+        if self.workspace.excluded(uri) or (notebook is not None and self.workspace.excluded(notebook.uri)):
+            return Outcome("excluded", detail="an ignored file or one that looks like a secret")
+        if is_read_only(uri):
+            return Outcome("read_only", detail="nobody types into a document of this kind")
+        self.documents.focus(uri)
+        snapshot = document.snapshot()
+        return _Place(document, snapshot, snapshot.source, snapshot.cursor(line, units, self.encoding))
 
     def _with_selected(self, place: _Place, selected: Selected) -> tuple[_Place, Cursor] | None:
         """The place behind the popup's entry, and where that begins; None when it isn't at the cursor."""

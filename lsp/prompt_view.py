@@ -11,9 +11,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from lsp.completer import Completer
-from lsp.completion import completion_request, is_blank
-from prompts.budget import NoPromptBudget
-from prompts.text import SourceFile
+from lsp.completion import Outcome
 
 PROMPT = "draftline/prompt"
 
@@ -33,28 +31,12 @@ def add_prompt_view(server: LanguageServer, completer: Completer) -> None:
 
 def prompt_at(completer: Completer, uri: str, line: int, units: int) -> dict[str, Any]:
     """``{"version", "max_tokens", "segments"}``, or ``{"reason", "detail"}`` where no engine would be asked."""
-    document = completer.documents.get(uri)
-    if document is None or not document.in_sync:
-        return {"reason": "excluded", "detail": "the document is not open, or its changes came out of order"}
-    if completer.workspace.excluded(uri):
-        return {"reason": "excluded", "detail": "an ignored file or one that looks like a secret"}
-    snapshot = document.snapshot()
-    if is_blank(snapshot.source):
-        return {"reason": "blank", "detail": "nothing is written in the document yet"}
-    completer.documents.focus(uri)  # as a request for an item does: the order of the files depends on it
-    try:
-        request = completion_request(
-            SourceFile(completer.workspace.shown_path(uri), snapshot.source),
-            snapshot.cursor(line, units, completer.encoding),
-            completer.workspace.surroundings_of(document, completer.documents),
-            completer.settings,
-            completer.budget,
-            document.prefix_window,
-        )
-    except NoPromptBudget as error:
-        return {"reason": "error", "detail": str(error)}
+    found = completer.request_at(uri, line, units)
+    if isinstance(found, Outcome):
+        return {"reason": found.reason, "detail": found.detail}
+    request, version = found
     return {
-        "version": snapshot.version,
+        "version": version,
         "max_tokens": request.max_tokens,
         "segments": [
             {"role": part.role, "source": part.source, "path": part.path, "text": part.text}

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
+from server.cache.borders import ON_GPU
 from server.cache.disk import DISK_BYTES, CacheFile, identity
-from server.cache.prefix import PrefixCache, cutting_of
+from server.cache.prefix import PrefixCache
 from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, load_on_gpu, warm_up_gpu
 from server.gguf.errors import UselessWeights
 from server.gguf.reader import ModelFile
@@ -227,7 +228,7 @@ class Engine:
         self.context_length = choice.context or self.model.config.context_length
         self._rate = PrefillRate(warm_up_gpu(self._launches))
         budget = gpu_cache_bytes(self.model) if self._cache_bytes is None else self._cache_bytes
-        self._cache = PrefixCache(self.model.new_state, budget, cutting_of(self.model))
+        self._cache = PrefixCache(self.model.new_state, budget, ON_GPU)
 
     def _load_on_cpu(self, file: ModelFile) -> None:
         self.model = HybridModel.load(
@@ -241,7 +242,7 @@ class Engine:
         budget = self._cache_bytes
         if budget is None:
             budget = max(CACHE_BYTES, CACHE_SEQUENCES * self.model.new_state().nbytes)
-        self._cache = PrefixCache(self.model.new_state, budget, cutting_of(self.model))
+        self._cache = PrefixCache(self.model.new_state, budget)
         self._measured = warm_up(self.model, self._threads, self._free_cpus)
         self._rate = PrefillRate(self._measured.prefill_rate)
 

@@ -5,11 +5,16 @@ Chosen once, at load. Nothing else chooses: whoever wants the CPU hides the GPU 
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import sysconfig
 import time
 from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,6 +95,7 @@ def choose(file: ModelFile, *, make: bool = False) -> Choice:
     try:
         require_gpu()
         require_compiler()
+        require_triton()
         ids = _draft_ids(file, Tokenizer.from_file(file).end_tokens)
         model = KernelModel.from_file(file, len(ids))
         card, free = _card()
@@ -120,6 +126,18 @@ def _context_that_fits(file: ModelFile, model: KernelModel, sms: int, free: int)
         return whole
     steps = range(1, whole // CONTEXT_STEP + 1)
     return CONTEXT_STEP * bisect_right(steps, free, key=lambda n: gpu_memory(file, model, sms, n * CONTEXT_STEP).total)
+
+
+def require_triton() -> None:
+    """Raises KernelCompileError where the kernels that compute prompts can't be made, with what to install."""
+    if importlib.util.find_spec("triton") is None:
+        raise KernelCompileError(
+            "prompts need Triton there, which comes with PyTorch for CUDA on Linux, and is missing"
+        )
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        raise KernelCompileError("Triton, which computes prompts there, needs a C compiler: install gcc, or set CC")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        raise KernelCompileError("Triton, which computes prompts there, needs Python's headers: install python3-dev")
 
 
 def _card() -> tuple[Any, int]:

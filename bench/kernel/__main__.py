@@ -21,6 +21,7 @@ from bench.figures import Figure, Section
 from bench.kernel.acceptance import acceptance_section
 from bench.kernel.accuracy import WINDOW, accuracy_section, load_reference
 from bench.kernel.arguments import POSITIONS, RANDOM_POSITIONS, read_arguments
+from bench.kernel.asked import open_model
 from bench.kernel.bars import USUAL, are_set_for, bars_section
 from bench.kernel.card import Card, clocks, this_card
 from bench.kernel.executor import executor_section
@@ -35,11 +36,8 @@ from server.gguf.reader import ModelFile
 from server.kernel.errors import KernelCompileError, KernelFault, NoGpu, UnsupportedByKernel
 from server.kernel.gpu import GpuKernel, require_gpu
 from server.kernel.model import KernelModel
-from server.models_known import ModelNotFound, asked_model, find_model
+from server.models_known import ModelNotFound
 from server.synth.errors import SynthError
-from server.synth.mixes import find_mix
-from server.synth.presets import find_preset
-from server.synth.write import write_synthetic_model
 
 EXECUTOR_ROWS = (1, 5)
 PROMPTS = 8
@@ -119,16 +117,6 @@ class Benchmark:
     def to_json(self) -> dict[str, Any]:
         parity = None if self.parity is None else self.parity.holds
         return {"parity": parity, "sections": [section.to_json() for section in self.sections]}
-
-
-def open_model(options: Namespace, folder: Path) -> ModelFile:
-    """The model that was asked for; a synthetic one is written into `folder` first."""
-    if options.model:
-        return ModelFile.open(find_model(asked_model(options.model)))
-    preset, mix = find_preset(options.preset), find_mix(options.mix)
-    written = write_synthetic_model(folder / f"{preset.name}-{mix.name}.gguf", preset, mix)
-    print(f"synthetic {preset.name}, {mix.name}: {written.nbytes / 1e9:.2f} GB in {written.seconds:.1f} s", flush=True)
-    return ModelFile.open(written.path)
 
 
 def main(words: Sequence[str] | None = None) -> int:

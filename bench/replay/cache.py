@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-import torch
-
 from server.cache.prefix import PrefixCache, prefill_step
 
 if TYPE_CHECKING:
@@ -74,7 +72,6 @@ class _Config:
 
 class _Model:
     max_rows = 16
-    device = torch.device("cpu")
     config = _Config()
 
     def prefill(self, ids: Sequence[int], state: _State) -> None:

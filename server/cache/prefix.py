@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from server.cache.borders import ON_CPU, ON_GPU, Cutting, kept_states, prefill_cuts, steps_begin
+from server.cache.borders import ON_CPU, Cutting, kept_states, prefill_cuts, steps_begin
 from server.cache.tree import IN_CHUNKS, MIXED, Node, Piece, PrefixTree, Text, common_length
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class CachedSequence:
     chunked: int = 0
     taken: tuple[Piece, ...] = ()
     text: Text = field(default_factory=Text)
+    cutting: Cutting = ON_CPU
     limit: float = math.inf
     """Bytes that ``states`` may take: a long prompt of a model with large states would fill the memory with them."""
 
@@ -118,7 +119,7 @@ class PrefixCache:
     """Kept sequences of one model, within a budget of bytes. Used by one thread."""
 
     def __init__(self, new_state: Callable[[], SequenceState], budget: int, cutting: Cutting = ON_CPU) -> None:
-        """budget: bytes that all that is kept may take together. cutting: the model's, see ``cutting_of``."""
+        """budget: bytes that all that is kept may take together. cutting: how its prompts are computed."""
         self.cutting = cutting
         self._new_state = new_state
         self.budget = budget
@@ -145,7 +146,7 @@ class PrefixCache:
         text = self._text(ids)
         node = self._reusable(ids, steps_begin(len(ids), checkpoints, self.cutting))
         if node is None:
-            return CachedSequence(self._new_state(), text=text, limit=self.budget / 2), 0
+            return CachedSequence(self._new_state(), text=text, cutting=self.cutting, limit=self.budget / 2), 0
         path = node.path()
         self._touch(path, text)
         spare = max(self._spare, key=lambda spare: spare.held(path), default=None)
@@ -156,7 +157,7 @@ class PrefixCache:
         assert node.checkpoint is not None
         spare.state.adopt(node.checkpoint, [n.rows for n in path[spare.held(path) :] if n.rows is not None])
         taken = tuple(Piece(n.end, n.way, n.checkpoint, n.rows) for n in path)
-        return CachedSequence(spare.state, [], node.chunked, taken, text, self.budget / 2), node.end
+        return CachedSequence(spare.state, [], node.chunked, taken, text, self.cutting, self.budget / 2), node.end
 
     def give_back(self, sequence: CachedSequence) -> None:
         """Keep a sequence for later, then drop what is worth least until the budget holds."""
@@ -301,16 +302,12 @@ def _needed_next(path: Sequence[Node], pieces: Sequence[Piece]) -> list[Node]:
     return [*chunks[-1:], *(node for node in path[len(chunks) :] if node.end in lengths)]
 
 
-def cutting_of(model: HybridModel) -> Cutting:
-    return ON_GPU if model.device.type == "cuda" else ON_CPU
-
-
 def prefill_step(model: HybridModel, sequence: CachedSequence, ids: Sequence[int], checkpoints: Iterable[int]) -> int:
     """Compute the prompt's tokens up to the next cut, or the next few in steps; keep the state where it is wanted.
 
     Returns how many tokens were computed; 0 when the state holds all of ``ids``.
     """
-    have, asked, cutting = len(sequence.state.tokens), tuple(checkpoints), cutting_of(model)
+    have, asked, cutting = len(sequence.state.tokens), tuple(checkpoints), sequence.cutting
     if have >= len(ids):
         return 0
     begin = steps_begin(len(ids), asked, cutting)

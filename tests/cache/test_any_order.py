@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from planted import refused_drafts
 from tiny_model import seldom_end, write_tiny_model
 
-from server.cache.prefix import CachedSequence
 from server.engine import Engine
 from server.model.state import Checkpoint, Rows, SequenceState
 from server.request import FinishedEvent, GenerationRequest, TextEvent
@@ -125,19 +125,6 @@ def test_an_answer_is_that_of_a_fresh_engine(model_file: Path, fresh: Engine, bu
     if budget > BUDGETS[0]:  # which has no room for one of the longer texts
         assert reused > 1000
         assert found > 3, "restarts find what was kept"
-
-
-def refused_drafts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept has seen drafts that were refused."""
-    give_back = engine._cache.give_back
-
-    def too_far(sequence: CachedSequence) -> None:
-        length = sequence.state.length
-        engine.model.decode([1, 2], sequence.state)
-        del sequence.state.tokens[length:]
-        give_back(sequence)
-
-    monkeypatch.setattr(engine._cache, "give_back", too_far)
 
 
 def wrong_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import random
 from itertools import pairwise
 
 import pytest
-import torch
 from fake_model import FakeCheckpoint, FakeModel, FakeRows, FakeState
 
 from server.cache.borders import NEAR, ON_CPU, ON_GPU, ROOM, kept_states, steps_begin
@@ -68,7 +67,6 @@ def check_warm_is_cold(model: FakeModel, seed: int = 0) -> None:
 
 def test_on_a_gpu_a_prompt_has_no_steps_and_an_appended_one_computes_what_is_new() -> None:
     model = FakeModel()
-    model.device = torch.device("cuda")
     cache = PrefixCache(model.new_state, PLENTY, ON_GPU)
     ids = [n % 7 for n in range(5000)]
     assert serve(model, cache, ids)[1:] == (0, 5000)

@@ -67,6 +67,15 @@ def test_u23_the_cells_around_a_cell_are_the_text_around_it(books, engine, uri):
     assert item["range"]["start"] == {"line": 0, "character": 7}
 
 
+def test_u19_the_prompt_that_is_shown_for_a_cell_is_the_one_that_the_engine_gets(books, engine, uri):
+    book = Book(books, uri, [(CODE, "unit = 7"), *CELLS[1:]])
+    place = {"textDocument": {"uri": book.cell_uri(2)}, "position": {"line": 0, "character": 7}}
+    shown = books.request("draftline/prompt", place)
+    books.inline(book.cell_uri(2), 0, 7)
+    (request,) = engine.requests
+    assert [(s["role"], s["text"]) for s in shown["segments"]] == [(s["role"], s["text"]) for s in request["segments"]]
+
+
 def test_u23_an_item_ends_before_it_says_the_next_cell_again(books, engine, uri):
     engine.answer = lambda request: script("math.pi * r**2\n\nprint(area)")
     book = Book(books, uri, CELLS)

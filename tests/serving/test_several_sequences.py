@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from oracle_drafter import AlwaysDraft
+from planted import refused_drafts
 from tiny_model import seldom_end, write_tiny_model
 from watched_model import Call, Watched
 
@@ -302,15 +303,7 @@ def test_planted_cancels_that_keep_drafts_are_noticed(
 ) -> None:
     prompts = [prompt(60, n) for n in range(4)]
     wanted = [run(fresh, ids, 12)[0] for ids in prompts]
-    give_back = engine._cache.give_back
-
-    def too_far(sequence: Any) -> None:
-        length = sequence.state.length
-        engine.model.decode([1, 2], sequence.state)
-        del sequence.state.tokens[length:]
-        give_back(sequence)
-
-    monkeypatch.setattr(engine._cache, "give_back", too_far)
+    refused_drafts(engine, monkeypatch)
     with pytest.raises(AssertionError):
         Storm(engine, monkeypatch, prompts, 1).rounds(60, wanted, 12)
 

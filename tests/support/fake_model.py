@@ -154,7 +154,6 @@ class FakeModel:
         self.rows_prefilled: list[int] = []
 
     max_rows = 16
-    device = torch.device("cpu")
 
     def new_state(self) -> FakeState:
         return FakeState()
