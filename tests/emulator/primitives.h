@@ -112,7 +112,7 @@ inline void poll(Patience& p, const Launch&, u32 where) {
 // ---- mbarriers
 
 inline void barrier_init(u32 b, u32 arrivals) { emulator::new_barrier(shared_memory + b, arrivals); }
-inline void barrier_arrive(u32 b) { emulator::arrive(emulator::current->warp->block, emulator::barrier_index(shared_memory + b), 0); }
+inline void barrier_arrive(u32 b) { emulator::arrive(emulator::current->warp->block, emulator::barrier_index(shared_memory + b)); }
 inline bool barrier_is_done(u32 b, u32 parity) { return emulator::is_over(emulator::barrier_index(shared_memory + b), parity); }
 inline bool barrier_done(u32 b, u32 parity) { return emulator::is_over(emulator::barrier_index(shared_memory + b), parity); }
 inline void barrier_wait(u32 b, u32 parity, const Launch&, u32 where) {
@@ -132,7 +132,7 @@ DEVICE void load_barrier_init(u32 b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
 DEVICE u64 stream_policy() { return 0; }
 inline void load_begin(u32 b, u32 bytes) {
   if (ARCH >= 90 && emulator::current->lane == 0)
-    emulator::arrive(emulator::current->warp->block, emulator::barrier_index(shared_memory + b), bytes);
+    emulator::announce(emulator::current->warp->block, emulator::barrier_index(shared_memory + b), bytes);
 }
 inline void load(u32 to, const void* from, u32 bytes, u32 b) {
   if (ARCH >= 90) {
@@ -150,6 +150,7 @@ inline void prefetch(const void* from, u32 bytes) {
 }
 inline void load_end(u32 b) {
   if (ARCH < 90) emulator::arrive_behind_copies(emulator::barrier_index(shared_memory + b));
+  else if (emulator::current->lane == 0) barrier_arrive(b);
 }
 DEVICE void fence_loads() {}
 DEVICE void fence_barrier_init() {}

@@ -258,10 +258,10 @@ inline void check_phase(Block* block, uint32_t index) {
   event();
 }
 
-inline void arrive(Block* block, uint32_t index, uint32_t bytes) {
+inline void announce(Block* block, uint32_t index, uint32_t bytes) { block->barriers[index].bytes += bytes; }
+inline void arrive(Block* block, uint32_t index) {
   Barrier& barrier = block->barriers[index];
   if (!barrier.pending) fail("more arrivals at the mbarrier at byte %u than the %u of a phase", barrier.at, barrier.arrivals);
-  barrier.bytes += bytes;
   barrier.pending--;
   check_phase(block, index);
 }
@@ -276,7 +276,7 @@ inline bool is_over(uint32_t index, uint32_t parity) {
 inline void arrive_copy(Copy& copy) {
   copy.block->copies--;
   if (copy.lane) copy.lane->copies--;
-  if (copy.barrier < 0) return arrive(copy.block, (uint32_t)(-1 - copy.barrier), 0);
+  if (copy.barrier < 0) return arrive(copy.block, (uint32_t)(-1 - copy.barrier));
   memcpy(copy.block->shared + copy.to, copy.early.empty() ? copy.from : copy.early.data(), copy.bytes);
   if (copy.lane) return;
   copy.block->barriers[copy.barrier].bytes -= copy.bytes;

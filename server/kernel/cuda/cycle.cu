@@ -39,11 +39,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) cycle(const __grid_cons
       const bool math = warp < MATH_WARPS;
       stamp(l, index, BEGUN);
       if (math && streams(i)) {
+        // Asked before: once its sums are there, the others may finish the instruction, and another comes to its place.
+        const bool ends = all_lanes(ends_on_all_warps(i, index, rows));
         turns = multiply(i, l, index, rows, turns);
-        if (const u32 portions = portion_count(i)) {
-          const Portion last = portion(i, index, portions - 1);
-          if (all_lanes(ends_on_all_warps(i, last, rows))) finish_last(i, last, rows, turns);
-        }
+        if (ends) finish_last(i, portion(i, index, portion_count(i) - 1), rows, turns);
         continue;
       }
       if (!math || i.kind != DELTA_RULE) barrier_wait(Barriers::go(), index & 1, l, AT_GO);  // it waits when it has to

@@ -130,6 +130,10 @@ template <u32 FIRST_WARP, u32 WARPS> struct Group {
 DEVICE bool ends_on_all_warps(const Instruction& i, const Portion& p, u32 rows) {
   return p.last && !p.foreign && rows > EPILOGUE_WARPS && (i.kind == RESIDUAL || i.kind == GATE_UP);
 }
+DEVICE bool ends_on_all_warps(const Instruction& i, u32 index, u32 rows) {
+  const u32 portions = portion_count(i);
+  return portions && ends_on_all_warps(i, portion(i, index, portions - 1), rows);
+}
 DEVICE void meet_at_the_end(u32 barrier) { sync_threads(barrier, 32 * (MATH_WARPS + EPILOGUE_WARPS)); }
 
 struct Parked {

@@ -88,9 +88,9 @@ DEVICE void barrier_wait(u32 b, u32 parity, const Launch& l, u32 where) {
 }
 
 // ---- copies from global to shared memory behind the warp's back; `to` is a byte offset there. All lanes of a warp call
-// these; addresses and bytes are multiples of 16. load_begin, any number of loads of `bytes` in all, load_end: then the
-// barrier's phase ends when all have arrived. From sm_90 on one lane starts bulk copies; before, all lanes copy 16 bytes at
-// a time.
+// these; addresses and bytes are multiples of 16. load_begin says how many bytes will come, once or before each load;
+// load_end says that there are no more: then the barrier's phase ends when all have arrived. From sm_90 on one lane starts
+// bulk copies; before, all lanes copy 16 bytes at a time.
 DEVICE void load_barrier_init(u32 b) { barrier_init(b, ARCH >= 90 ? 1 : 32); }
 DEVICE u64 stream_policy() {
   u64 policy = 0;
@@ -102,7 +102,7 @@ DEVICE u64 stream_policy() {
 DEVICE void load_begin(u32 b, u32 bytes) {
 #if ARCH >= 90
   if ((thread_index() & 31) == 0)
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(address(b)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address(b)), "r"(bytes) : "memory");
 #endif
 }
 DEVICE void load(u32 to, const void* from, u32 bytes, u32 b) {
@@ -126,7 +126,9 @@ DEVICE void load_stream(u32 to, const void* from, u32 bytes, u32 b, u64 policy) 
 #endif
 }
 DEVICE void load_end(u32 b) {
-#if ARCH < 90
+#if ARCH >= 90
+  if ((thread_index() & 31) == 0) barrier_arrive(b);
+#else
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address(b)) : "memory");
 #endif
 }
