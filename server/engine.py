@@ -32,6 +32,7 @@ from server.serving.answer import Answer, PrefillRate
 from server.serving.generation import Generation
 from server.serving.scheduler import RANKS, Job, Scheduler
 from server.serving.sequence_bytes import sequence_bytes
+from server.speculation.copies import CopyTimes
 from server.speculation.depth import DepthController
 from server.speculation.launches import Launches
 from server.speculation.sampling import check_sampling
@@ -117,6 +118,7 @@ class Engine:
         self._free_cpus = free_cpus or FreeCpus()
         self._scheduler: Scheduler
         self._controller = DepthController()
+        self._copy_times = CopyTimes()
         self._rate: PrefillRate
         self._measured: Measured | None = None
         self._launches: Launches | None = None
@@ -143,6 +145,8 @@ class Engine:
             raise InvalidRequest("the prompt is empty: it needs at least one token")
         if min(request.ids) < 0 or max(request.ids) >= vocabulary:
             raise InvalidRequest(f"the prompt has a token outside the model's vocabulary of {vocabulary}")
+        if request.prediction and (min(request.prediction) < 0 or max(request.prediction) >= vocabulary):
+            raise InvalidRequest(f"the prediction has a token outside the model's vocabulary of {vocabulary}")
         if request.max_tokens < 0:
             raise InvalidRequest(f"max_tokens is {request.max_tokens}, but it must be ≥ 0")
         if len(request.ids) >= self.context_length:
@@ -298,6 +302,7 @@ class Engine:
             job.request,
             context_length=self.context_length,
             controller=self._controller,
+            copy_times=self._copy_times,
             prefill_rate=self._rate,
             choosers=(self._measured.prefill, self._measured.decode) if self._measured is not None else None,
             launches=self._launches,

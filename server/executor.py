@@ -34,6 +34,7 @@ from server.model.config import ModelConfig
 from server.model.finite import check_numbers
 from server.model.hybrid import HybridModel, draft_ids
 from server.model.tokenizer import Tokenizer
+from server.speculation.copies import LENGTHS
 from server.speculation.launches import Launches
 
 DRAFT_ROWS = 32768
@@ -194,10 +195,11 @@ def warm_up_gpu(launches: Launches) -> float:
     model.wait()
     rate = (length - first) / (time.perf_counter() - began)
     check_numbers(model.logits(hidden[-1:]))
-    for drafts in range(MAX_DRAFTS + 1 if model.config.mtp else 1):
+    own = [(drafts, None) for drafts in range(MAX_DRAFTS + 1 if model.config.mtp else 1)]
+    for drafts, given in [*own, *((0, ids[:length]) for length in LENGTHS)]:
         for run in (cycles.cycle, cycles.logits):
             take_over(cycles.at, model.config, state, ids[0])
-            run(drafts)
+            run(drafts, given)
     return rate
 
 

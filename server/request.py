@@ -46,7 +46,8 @@ class GenerationRequest:
     """One prompt in tokens, and when to stop.
 
     ids: the whole prompt. checkpoints: token counts at which the recurrent state is worth keeping (prompt borders);
-    the last of them is taken for the cursor.
+    the last of them is taken for the cursor. prediction: tokens that the answer is expected to copy in part, such as
+    the old text of an edit; the answer is then computed faster, and its text doesn't depend on them.
     """
 
     ids: list[int]
@@ -57,6 +58,7 @@ class GenerationRequest:
     timeout_ms: float | None = None
     priority: Priority = "completion"
     speculate: bool = True
+    prediction: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Counters:
 
     shared: the first tokens of the prompt that the cache held, up to the first that differed; those beyond ``reused``
     were computed again, because the recurrent state could only go back to one that was kept. prefilled: all tokens of
-    the prompt that were computed, in chunks or in steps.
+    the prompt that were computed, in chunks or in steps. copied: drafts, of those counted in ``drafted``, that were
+    tokens of the prediction.
     """
 
     prompt_tokens: int = 0
@@ -75,6 +78,8 @@ class Counters:
     generated: int = 0
     drafted: int = 0
     accepted: int = 0
+    copied: int = 0
+    copied_accepted: int = 0
     cycles: int = 0
     ttft_ms: float = 0.0
     total_ms: float = 0.0

@@ -26,7 +26,8 @@ class CompletionRequest:
 
     segments: in prompt order, the part at the cursor last. stop: the rule that ends the generation inside the engine.
     timeout_ms: counted from the moment the engine accepts the request. speculate False switches drafting off, which
-    never changes greedy text.
+    never changes greedy text. prediction: text that the answer is expected to hold in part, such as the old text of an
+    edit: drafts are copied from it, and the answer's text doesn't depend on it.
     """
 
     segments: tuple[Segment, ...]
@@ -37,6 +38,7 @@ class CompletionRequest:
     priority: Priority = "completion"
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculate: bool = True
+    prediction: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -17,6 +17,7 @@ from server.api.ascii_json import AsciiJson
 from server.api.errors import ApiError, bad_request
 from server.api.fields import Fields, read_json_object
 from server.api.host import EngineHost
+from server.api.prediction import read_prediction
 from server.api.running import Asked, Running, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.stop_strings import StopStrings
@@ -113,6 +114,7 @@ def _read(fields: Fields) -> Asked:
         max_tokens=fields.integer("max_tokens", DEFAULT_MAX_TOKENS, 1, MAX_TOKENS),
         sampling=read_sampling(fields, temperature=DEFAULT_TEMPERATURE),
         stop=_read_stops(fields),
+        prediction=read_prediction(fields),
     )
 
 

@@ -79,6 +79,7 @@ def _read(fields: Fields) -> Asked:
         timeout_ms=fields.number("timeout_ms", None, 1, 3_600_000),
         priority=priority,
         speculate=fields.boolean("speculate", True),
+        prediction=fields.optional_text("prediction") or "",
     )
 
 

@@ -51,6 +51,7 @@ class Asked:
     timeout_ms: float | None = None
     priority: Priority = "completion"
     speculate: bool = True
+    prediction: str = ""
 
 
 def encode_prompt(asked: Asked, tokenizer: Tokenizer) -> PromptTokens:
@@ -146,26 +147,28 @@ async def start(host: EngineHost, asked: Asked) -> Running:
     _refuse_hopeless(asked, engine)
     # A long prompt takes tens of milliseconds to tokenise: other requests and /health go on meanwhile.
     prompt = await to_thread.run_sync(encode_prompt, asked, engine.tokenizer, limiter=_tokenising)
+    prediction = await to_thread.run_sync(engine.tokenizer.encode, asked.prediction, limiter=_tokenising)
     if not prompt.ids:
         raise bad_request("the prompt is empty", "prompt", "empty_prompt")
-    generation = _submit(host, asked, prompt)
+    generation = _submit(host, asked, prompt, tuple(prediction))
     return Running(host, generation, asked, prompt)
 
 
 def _refuse_hopeless(asked: Asked, engine: Engine) -> None:
     """A text that can't fit however it is tokenised isn't: megabytes of it would take a minute and much memory."""
-    least = sum(byte_length(segment.text) for segment in asked.segments) // engine.tokenizer.longest
-    if least >= engine.context_length:
-        raise bad_request(
-            f"the prompt has at least {least} tokens, but the context holds {engine.context_length}",
-            "prompt",
-            "context_overflow",
-            have=least,
-            limit=engine.context_length,
-        )
+    for what, texts in (("prompt", [segment.text for segment in asked.segments]), ("prediction", [asked.prediction])):
+        least = sum(map(byte_length, texts)) // engine.tokenizer.longest
+        if least >= engine.context_length:
+            raise bad_request(
+                f"the {what} has at least {least} tokens, but the context holds {engine.context_length}",
+                what,
+                "context_overflow",
+                have=least,
+                limit=engine.context_length,
+            )
 
 
-def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens) -> Generation:
+def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens, prediction: tuple[int, ...]) -> Generation:
     # The one thing here that imports torch; an engine that exists has done so already.
     from server.engine import ContextOverflow
 
@@ -181,6 +184,7 @@ def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens) -> Generation:
                 timeout_ms=asked.timeout_ms,
                 priority=asked.priority,
                 speculate=asked.speculate,
+                prediction=prediction,
             )
         )
     except ContextOverflow as error:

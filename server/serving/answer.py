@@ -10,6 +10,7 @@ from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
 from server.cache.tree import MIXED
 from server.request import Counters, FinishReason, GenerationRequest, TextEvent
 from server.serving.answer_text import AnswerText
+from server.speculation.copies import Copies, CopyTimes
 from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
 from server.speculation.drafter import MtpDrafter
@@ -67,6 +68,7 @@ class Answer:
         *,
         context_length: int,
         controller: DepthController,
+        copy_times: CopyTimes,
         prefill_rate: PrefillRate,
         choosers: tuple[ThreadChooser, ThreadChooser] | None = None,
         launches: Launches | None = None,
@@ -80,6 +82,7 @@ class Answer:
         self._cache = cache
         self._request = request
         self._controller = controller if request.speculate else DepthController(max_depth=0)
+        self._copy_times = copy_times
         self._end_tokens = tokenizer.end_tokens
         self._text = AnswerText(tokenizer, request.stop)
         self._room = min(request.max_tokens, context_length - len(request.ids))
@@ -94,6 +97,7 @@ class Answer:
         self._decoder: Decoder | LaunchDecoder | None = None
         self._shared = self._reused = self._prefilled = self._generated = 0
         self._drafted = self._accepted = self._cycles = self._decoded = 0
+        self._copied = self._copied_accepted = 0
         self._prefill_seconds = self._decode_seconds = 0.0
         self._first_at: float | None = None
 
@@ -140,6 +144,8 @@ class Answer:
             generated=self._generated,
             drafted=self._drafted,
             accepted=self._accepted,
+            copied=self._copied,
+            copied_accepted=self._copied_accepted,
             cycles=self._cycles,
             ttft_ms=1000 * (first_at - self._submitted),
             total_ms=1000 * (now - self._submitted),
@@ -166,10 +172,13 @@ class Answer:
     def _start_decoding(self, sequence: CachedSequence) -> Decoder | LaunchDecoder:
         model, state = self._model, sequence.state
         sampler = Sampler(self._request.sampling, self._request.ids, model.config.vocab)
+        predicted = self._request.prediction if self._request.speculate else ()
+        copies = Copies(predicted, self._copy_times) if predicted else None
+        deciding = (self._controller, self._clock, copies)
         if self._launches is not None:
-            return LaunchDecoder(self._launches, state, sampler, self._end_tokens, self._controller, self._clock)
+            return LaunchDecoder(self._launches, state, sampler, self._end_tokens, *deciding)
         drafter = MtpDrafter(model, state) if model.config.mtp else None
-        return Decoder(model, state, sampler, self._end_tokens, drafter, self._controller, self._clock)
+        return Decoder(model, state, sampler, self._end_tokens, drafter, *deciding)
 
     def _cycle(self, decoder: Decoder | LaunchDecoder) -> FinishReason | None:
         if self._decode_threads is not None:
@@ -183,6 +192,9 @@ class Answer:
         self._cycles += 1
         self._drafted += cycle.drafted
         self._accepted += cycle.accepted
+        if cycle.copied:
+            self._copied += cycle.drafted
+            self._copied_accepted += cycle.accepted
         self._decoded += len(cycle.tokens)
         return self._add(cycle.tokens)
 

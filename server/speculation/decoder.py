@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from server.speculation.copies import Copies
 from server.speculation.depth import DepthController
 from server.speculation.drafter import Draft, Drafter
 from server.speculation.sampling import Sampler
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cycle:
-    """What a cycle gave: 1 to 1 + drafted tokens of the answer."""
+    """What a cycle gave: 1 to 1 + drafted tokens of the answer. copied: its drafts were those of a prediction."""
 
     tokens: list[int]
     drafted: int
     accepted: int
+    copied: bool = False
 
 
 class Decoder:
     """Decodes one answer on a prefilled ``state``.
 
-    drafter: None decodes one token a cycle. clock: seconds, for the depth controller alone; the text depends
-    on neither.
+    drafter: None decodes one token a cycle. copies: drafts of a prediction, which go before the drafter's where they
+    pay. clock: seconds, for what decides about drafts alone; the text depends on none of them.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Decoder:
         drafter: Drafter | None = None,
         controller: DepthController | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        copies: Copies | None = None,
     ) -> None:
         self._model = model
         self._state = state
@@ -54,12 +57,15 @@ class Decoder:
         self._drafter = drafter
         self._controller = controller or DepthController()
         self._clock = clock
+        self._copies = copies
         self._last = -1
 
     def first(self) -> int:
         """The answer's first token, from the hidden of the prompt's last one."""
         logits = self._model.logits(self._state.last_hidden[None])
         self._last = verify(logits, (), self._sampler)[-1]
+        if self._copies is not None:
+            self._copies.push([self._last])
         return self._last
 
     def cycle(self, limit: int) -> Cycle:
@@ -69,7 +75,8 @@ class Decoder:
         drafts.
         """
         began = self._clock()
-        draft = self._draft(limit - 1)
+        copied = self._copies.propose(limit - 1, self._controller.rate) if self._copies is not None else []
+        draft = Draft(copied) if copied else self._draft(limit - 1)
         before = self._state.last_hidden
         rows = [self._last, *draft.tokens]
         hidden = self._model.decode(rows, self._state)
@@ -80,8 +87,14 @@ class Decoder:
             self._drafter.settle(rows[:kept], before, hidden[:kept])
         self._last = tokens[-1]
         accepted = common(tokens, draft.tokens)
-        self._controller.observe(draft.confidences, accepted, self._clock() - began)
-        return Cycle(tokens, len(draft.tokens), accepted)
+        seconds = self._clock() - began
+        if self._copies is not None:
+            self._copies.push(tokens)
+        if self._copies is not None and copied:
+            self._copies.observe(len(copied), seconds)
+        else:
+            self._controller.observe(draft.confidences, accepted, seconds)
+        return Cycle(tokens, len(draft.tokens), accepted, bool(copied))
 
     def finish(self) -> None:
         """Leave the state ready to be kept: the MTP rows of all its tokens are there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from server.kernel.buffers import MAX_DRAFTS
 from server.kernel.cycle import Cycles
 from server.kernel.sequence import Buffers, bring_back, hand_back, roll_back, set_aside, settle, take_over
+from server.speculation.copies import Copies
 from server.speculation.decoder import Cycle, common
 from server.speculation.depth import DepthController
 from server.speculation.sampling import NotFiniteLogits, Sampler
@@ -67,6 +68,7 @@ class LaunchDecoder:
         end_tokens: Collection[int],
         controller: DepthController | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        copies: Copies | None = None,
     ) -> None:
         self._launches = launches
         self._model = launches.model
@@ -76,6 +78,7 @@ class LaunchDecoder:
         self._end_tokens = end_tokens
         self._controller = controller or DepthController()
         self._clock = clock
+        self._copies = copies
         self._processed = list(state.tokens)
         self._last = -1
         self._began = False
@@ -86,6 +89,8 @@ class LaunchDecoder:
         logits = self._model.logits(self._state.last_hidden[None]).cpu()
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # penalties aren't rounded to 16 bits
         self._last = verify(logits, (), self._sampler)[-1]
+        if self._copies is not None:
+            self._copies.push([self._last])
         return self._last
 
     def cycle(self, limit: int) -> Cycle:
@@ -95,13 +100,20 @@ class LaunchDecoder:
         """
         began = self._clock()
         self._take_buffers()
-        drafts = self._depth(limit - 1)
+        copied = self._copies.propose(limit - 1, self._controller.rate) if self._copies is not None else []
+        drafts = 0 if copied else self._depth(limit - 1)
         greedy = self._sampler.greedy and not self._sampler.penalised
-        tokens, accepted = self._best(drafts) if greedy else self._sampled(drafts)
+        tokens, accepted = (self._best if greedy else self._sampled)(drafts, copied or None)
         self._processed += [self._last, *tokens[:-1]]
         self._last = tokens[-1]
-        self._controller.observe([None] * drafts, accepted, self._clock() - began)
-        return Cycle(tokens, drafts, accepted)
+        seconds = self._clock() - began
+        if self._copies is not None:
+            self._copies.push(tokens)
+        if self._copies is not None and copied:
+            self._copies.observe(len(copied), seconds)
+        else:
+            self._controller.observe([None] * drafts, accepted, seconds)
+        return Cycle(tokens, drafts or len(copied), accepted, bool(copied))
 
     def finish(self) -> None:
         """Leave the state ready to be kept: it holds all verified tokens but the newest, and their MTP rows."""
@@ -136,9 +148,9 @@ class LaunchDecoder:
             depth += 1
         return depth
 
-    def _best(self, drafts: int) -> tuple[list[int], int]:
+    def _best(self, drafts: int, given: Sequence[int] | None) -> tuple[list[int], int]:
         """Greedy: the device verifies. -> tokens, and how many of them were drafted."""
-        tokens = self._cycles.cycle(drafts)
+        tokens = self._cycles.cycle(drafts, given)
         if not bool(torch.isfinite(self._cycles.at["best"][: len(tokens), :, 0].amax(1)).all()):
             raise NotFiniteLogits
         kept = next((n for n, token in enumerate(tokens, start=1) if token in self._end_tokens), len(tokens))
@@ -146,9 +158,9 @@ class LaunchDecoder:
             roll_back(self._cycles.at, kept)
         return tokens[:kept], min(len(tokens) - 1, kept)
 
-    def _sampled(self, drafts: int) -> tuple[list[int], int]:
+    def _sampled(self, drafts: int, given: Sequence[int] | None) -> tuple[list[int], int]:
         """The host chooses from the logits, which are read back: its draws don't depend on the device."""
-        drafted, logits = self._cycles.logits(drafts)
+        drafted, logits = self._cycles.logits(drafts, given)
         tokens = verify(logits.cpu(), drafted, self._sampler, self._end_tokens)
         settle(self._cycles.at, tokens, len(logits))
         return tokens, common(tokens, drafted)

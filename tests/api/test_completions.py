@@ -33,6 +33,16 @@ def test_whole_answer_with_usage(api: httpx.Client) -> None:
     assert usage["completion_tokens_details"] == {"accepted_prediction_tokens": 4, "rejected_prediction_tokens": 4}
 
 
+@pytest.mark.parametrize("content", ["old text", [{"type": "text", "text": "old "}, {"type": "text", "text": "text"}]])
+def test_a_prediction_reaches_the_engine_in_tokens(api: httpx.Client, content: object) -> None:
+    request = {"prompt": "hello", "max_tokens": 4, "prediction": {"type": "content", "content": content}}
+    answer = api.post(PATH, json=request).json()
+    assert answer["choices"][0]["text"] == "abcd"
+    assert answer["draftline"]["copied"] == len("old text")
+    for nothing in (None, {"type": "content", "content": ""}, {"type": "content", "content": []}):
+        assert api.post(PATH, json={**request, "prediction": nothing}).json()["draftline"]["copied"] == 0
+
+
 def test_usage_tells_what_was_cached(api: httpx.Client) -> None:
     for cached in (0, 5):
         answer = api.post(PATH, json={"prompt": "cached", "max_tokens": 4}).json()
@@ -145,6 +155,34 @@ WRONG: dict[str, tuple[Json, str, str]] = {
     "seed": ({"seed": "x"}, "seed", "expected a whole number from"),
     "stream": ({"stream": 1}, "stream", "expected true or false, got 1"),
     "stream_options": ({"stream_options": 1}, "stream_options", "expected an object, got 1"),
+    "prediction": ({"prediction": "old"}, "prediction", 'expected an object, got "old"'),
+    "prediction of no type": ({"prediction": {"content": "old"}}, "prediction.type", "this field is required"),
+    "prediction of another type": (
+        {"prediction": {"type": "text", "content": "old"}},
+        "prediction.type",
+        'expected one of "content", got "text"',
+    ),
+    "prediction without content": ({"prediction": {"type": "content"}}, "prediction.content", "this field is required"),
+    "prediction of a number": (
+        {"prediction": {"type": "content", "content": 5}},
+        "prediction.content",
+        "expected a string or an array of text parts, got 5",
+    ),
+    "prediction of strings": (
+        {"prediction": {"type": "content", "content": ["old"]}},
+        "prediction.content[0]",
+        'expected an object, got "old"',
+    ),
+    "prediction of an image": (
+        {"prediction": {"type": "content", "content": [{"type": "image", "text": "x"}]}},
+        "prediction.content[0].type",
+        'expected one of "text", got "image"',
+    ),
+    "prediction part without text": (
+        {"prediction": {"type": "content", "content": [{"type": "text"}]}},
+        "prediction.content[0].text",
+        "this field is required",
+    ),
 }
 
 

@@ -135,6 +135,21 @@ def test_overflow_names_both_numbers(api: httpx.Client) -> None:
     assert "4096" in error["message"]
 
 
+def test_a_prediction_reaches_the_engine_in_tokens(api: httpx.Client) -> None:
+    for prediction, tokens in (("old text", 8), ("", 0), (None, 0), ("x" * 5000, 5000)):
+        text, finished = ask(api, body(prediction=prediction))
+        assert (text, finished["counters"]["copied"]) == ("abcde", tokens)
+
+
+def test_a_prediction_that_can_not_fit_is_refused_without_being_tokenised(api: httpx.Client) -> None:
+    """A token of the scripted engine has at most four bytes."""
+    answer = api.post(PATH, json=body(prediction="x" * 20_000))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["have"], error["limit"]) == (400, "context_overflow", 5000, 4096)
+    assert error["message"] == "the prediction has at least 5000 tokens, but the context holds 4096"
+    assert error["param"] == "prediction"
+
+
 def test_unknown_fields_and_nulls_are_ignored(api: httpx.Client) -> None:
     text, _ = ask(api, body(colour="red", timeout_ms=None, sampling={"mirostat": 2, "seed": None}))
     assert text == "abcde"
@@ -167,6 +182,7 @@ WRONG: dict[str, tuple[Json, str]] = {
     "timeout": ({"timeout_ms": -1}, "timeout_ms: expected a number from 1 to 3.6e+06, got -1"),
     "priority": ({"priority": 1}, 'priority: expected one of "completion", "background", got 1'),
     "speculate": ({"speculate": "no"}, 'speculate: expected true or false, got "no"'),
+    "prediction": ({"prediction": {"type": "content"}}, "prediction: expected a string, got an object"),
     "sampling": ({"sampling": 3}, "sampling: expected an object, got 3"),
     "temperature": (
         {"sampling": {"temperature": "hot"}},

@@ -1,10 +1,12 @@
 """The decode cycle on a real hybrid model with random weights: rollback, catch-up and checkpoints to the bit."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from oracle_drafter import AlwaysDraft, OracleDrafter
+from predictions import CopiesCostNothing, predictions
 from tiny_model import write_tiny_model
 
 from server.cache.prefix import CachedSequence, KeptState, PrefixCache, prefill_step
@@ -12,6 +14,7 @@ from server.gguf.reader import ModelFile
 from server.model.hybrid import HybridModel
 from server.model.state import Checkpoint, SequenceState
 from server.request import SamplingParams
+from server.speculation.copies import LENGTHS, Copies, CopyTimes
 from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
 from server.speculation.drafter import MtpDrafter
@@ -178,6 +181,97 @@ class CarriesTheWrongRow(MtpDrafter):
 def test_a_stale_mtp_cache_is_noticed(exact_model: HybridModel, fault: type[MtpDrafter]) -> None:
     with pytest.raises(AssertionError, match="allclose"):
         check_mtp_cache(exact_model, fault, [3, 0, 0, 7, 1])
+
+
+PARAMS = [GREEDY, SamplingParams(temperature=1.0, top_p=0.95, seed=4, presence_penalty=0.5)]
+
+
+def check_predictions_leave_no_trace(model: HybridModel, params: SamplingParams = GREEDY) -> set[int]:
+    """The same tokens and in the end the same state as without -> accepted counts of cycles with 15 copied drafts."""
+    length = 64
+    alone = model.new_state()
+    model.prefill(PROMPT, alone)
+    plain = answer(model, MtpDrafter, DepthController(max_depth=0), params, alone, length)
+    assert len(set(plain)) > 10, "a model that repeats itself would prove nothing"
+    counts: set[int] = set()
+    for name, old in predictions(plain, model.config.vocab, model.config.context_length).items():
+        state = model.new_state()
+        model.prefill(PROMPT, state)
+        sampler = Sampler(params, PROMPT, model.config.vocab)
+        copies = Copies(old, CopiesCostNothing())
+        drafter = MtpDrafter(model, state)
+        decoder = Decoder(model, state, sampler, (), drafter, AlwaysDraft(3), copies=copies)
+        tokens, cycles = [decoder.first()], []
+        while len(tokens) < length:
+            cycles.append(decoder.cycle(length - len(tokens)))
+            tokens += cycles[-1].tokens
+        decoder.finish()
+        assert tokens == plain, name
+        assert state.tokens == alone.tokens
+        assert torch.equal(state.memory, alone.memory), name
+        assert all(map(torch.equal, state.conv, alone.conv)), name
+        assert state.mtp_length == len(state.tokens)
+        assert {cycle.drafted for cycle in cycles if cycle.copied} <= set(LENGTHS)
+        if name == "right":
+            assert [cycle.accepted for cycle in cycles if cycle.drafted == 15] == [15] * 3
+        counts |= {cycle.accepted for cycle in cycles if cycle.copied and cycle.drafted == 15}
+    return counts
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_no_prediction_changes_text_or_state_whatever_is_accepted(model: HybridModel, params: SamplingParams) -> None:
+    assert check_predictions_leave_no_trace(model, params) == set(range(16))
+
+
+@pytest.mark.parametrize("plant", [keep_memory, keep_conv])
+def test_a_planted_rollback_fault_is_noticed_with_predictions(
+    model: HybridModel, monkeypatch: pytest.MonkeyPatch, plant: Callable[[SequenceState], None]
+) -> None:
+    def faulty() -> SequenceState:
+        state = SequenceState(model.config, model.device, model.dtype)
+        plant(state)
+        return state
+
+    monkeypatch.setattr(model, "new_state", faulty)
+    with pytest.raises(AssertionError):
+        check_predictions_leave_no_trace(model)
+
+
+def test_the_mtp_cache_behind_copied_drafts_is_that_of_a_fresh_prefill(exact_model: HybridModel) -> None:
+    """Rows of up to sixteen accepted tokens are made up for at once, in turn with cycles that draft with the head."""
+    model = exact_model
+    plain = answer(model, length=90)
+    for old in predictions(plain, model.config.vocab, 1).values():
+        state = model.new_state()
+        model.prefill(PROMPT, state)
+        sampler = Sampler(GREEDY, PROMPT, model.config.vocab)
+        copies = Copies(old, CopiesCostNothing())
+        decoder = Decoder(model, state, sampler, (), MtpDrafter(model, state), AlwaysDraft(2), copies=copies)
+        tokens = [decoder.first()]
+        while len(tokens) < len(plain):
+            tokens += decoder.cycle(len(plain) - len(tokens)).tokens
+        assert tokens == plain
+        decoder.finish()
+        fresh = model.new_state()
+        model.prefill(state.tokens, fresh)
+        assert state.mtp_length == fresh.mtp_length == len(state.tokens)
+        rows = [model.draft_logits(model.mtp_rows([5], fresh.last_hidden[None], s)) for s in (state, fresh)]
+        assert torch.allclose(*rows, atol=1e-9, rtol=0)
+
+
+def test_copies_need_no_head(tmp_path: Path) -> None:
+    model = HybridModel.load(ModelFile.open(write_tiny_model(tmp_path / "m.gguf", mtp_layers=0, seed=3)))
+    plain = answer(model)
+    state = model.new_state()
+    model.prefill(PROMPT, state)
+    sampler = Sampler(GREEDY, PROMPT, model.config.vocab)
+    decoder = Decoder(model, state, sampler, (), copies=Copies(plain, CopyTimes()))
+    tokens, cycles = [decoder.first()], 0
+    while len(tokens) < LENGTH:
+        tokens += decoder.cycle(LENGTH - len(tokens)).tokens
+        cycles += 1
+    assert tokens == plain
+    assert cycles < LENGTH / 3
 
 
 LONG = [(11 * i * i + 5 * i) % 300 for i in range(1300)]

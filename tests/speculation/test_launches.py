@@ -1,6 +1,6 @@
 """Answers by launches, the interpreter in the kernel's place: the tokens and the states of the decoder in torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from interpreted_launches import OracleCycles, counted, interpreted
 from oracle_drafter import AlwaysDraft
+from predictions import CopiesCostNothing, predictions
 from small_models import EXACT, KERNEL_LIKE, Small, load, small_model_maker
 from tiny_model import write_tiny_model
 
@@ -15,6 +16,7 @@ from server.kernel.plan import Plan
 from server.kernel.sequence import Buffers
 from server.model.state import SequenceState
 from server.request import SamplingParams
+from server.speculation.copies import LENGTHS, Copies
 from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
 from server.speculation.launches import LaunchDecoder, Launches
@@ -75,9 +77,12 @@ def by_launches(
     controller: Any = None,
     params: SamplingParams = GREEDY,
     end: frozenset[int] = frozenset(),
+    old: Sequence[int] | None = None,
 ) -> LaunchDecoder:
+    """old: a prediction, from which as much as there is is always copied."""
     sampler = Sampler(params, PROMPT, launches.model.config.vocab)
-    return LaunchDecoder(launches, state, sampler, end, controller)
+    copies = None if old is None else Copies(old, CopiesCostNothing())
+    return LaunchDecoder(launches, state, sampler, end, controller, copies=copies)
 
 
 def check_state(small: Small, state: SequenceState, text: list[int]) -> None:
@@ -165,6 +170,46 @@ def test_no_token_is_made_behind_the_limit(small: Small, params: SamplingParams)
     for limit in (1, 3, 8, 20):
         decoder.cycle(limit)
     assert [plan.rows for plan in found] == [1, 3, 8, 8]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]])
+def test_no_prediction_changes_text_or_state_whatever_is_accepted(small: Small, params: SamplingParams) -> None:
+    truth, counts = in_torch(small, params, length=64), set()
+    for name, old in predictions(truth, small.model.config.vocab, 256).items():
+        state, cycles = prefilled(small), []
+        decoder = by_launches(interpreted(small), state, AlwaysDraft(3), params, old=old)
+        cycle = decoder.cycle
+        decoder.cycle = lambda limit, cycle=cycle, cycles=cycles: cycles.append(cycle(limit)) or cycles[-1]
+        text = complete(decoder, len(truth))
+        assert text == truth, name
+        check_state(small, state, text)
+        assert {cycle.drafted for cycle in cycles if cycle.copied} <= set(LENGTHS)
+        if name == "right":
+            assert [cycle.accepted for cycle in cycles if cycle.drafted == 15] == [15] * 3
+        counts |= {cycle.accepted for cycle in cycles if cycle.copied and cycle.drafted == 15}
+    assert counts == set(range(16))
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[0]])
+@pytest.mark.parametrize("place", range(1, 18))
+def test_nothing_follows_an_end_token_among_copied_drafts(small: Small, place: int, params: SamplingParams) -> None:
+    truth = in_torch(small, params, length=30)
+    end = frozenset({truth[place]})
+    state = prefilled(small)
+    text = complete(by_launches(interpreted(small), state, AlwaysDraft(3), params, end, truth), end=end)
+    assert text == truth[: 1 + next(i for i, token in enumerate(truth) if token in end)]
+    check_state(small, state, text)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[0]])
+def test_no_copied_draft_is_verified_behind_the_limit(small: Small, params: SamplingParams) -> None:
+    truth, found = in_torch(small, params, length=60), list[Plan]()
+    launches = interpreted(small, run=counted(small, found))
+    decoder = by_launches(launches, prefilled(small), AlwaysDraft(7), params, old=truth)
+    decoder.first()
+    for limit in (1, 2, 5, 16, 20):
+        decoder.cycle(limit)
+    assert [(plan.rows, plan.drafts) for plan in found] == [(1, 0), (2, 0), (4, 0), (16, 0), (16, 0)]
 
 
 def test_a_controller_that_never_drafts_switches_it_off(small: Small) -> None:

@@ -58,6 +58,8 @@ class OracleDrafter:
 class AlwaysDraft:
     """A depth controller without opinions: drafts ``depth`` rows in every cycle."""
 
+    rate = 0.0
+
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.accepted: list[int] = []

@@ -124,6 +124,7 @@ class ScriptedEngine:
             generated=count,
             drafted=2 * count,
             accepted=count,
+            copied=len(request.prediction),
             cycles=count,
             ttft_ms=spent / max(count, 1),
             total_ms=spent,
