@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from predictions import CopiesCostNothing, predictions
 from tiny_model import seldom_end, write_tiny_model
 
 from server.engine import ContextOverflow, Engine, InvalidRequest
@@ -21,6 +22,7 @@ from server.request import Event, FinishedEvent, GenerationRequest, SamplingPara
 from server.serving import scheduler
 from server.serving.answer_text import AnswerText
 from server.serving.generation import Generation
+from server.speculation.copies import CopyTimes
 from server.speculation.depth import DepthController
 from server.speculation.sampling import InvalidSampling
 
@@ -46,6 +48,7 @@ def engine(shared_engine: Engine) -> Engine:
     """The shared engine with nothing kept and nothing learnt, so that tests don't depend on each other."""
     shared_engine._cache.clear()
     shared_engine._controller = DepthController()
+    shared_engine._copy_times = CopyTimes()
     return shared_engine
 
 
@@ -278,6 +281,122 @@ def test_requests_that_make_no_sense_are_refused_at_once(engine: Engine) -> None
             engine.submit(ask(engine, ids, **more))
     with pytest.raises(InvalidSampling):
         engine.submit(ask(engine, [1], sampling=SamplingParams(top_p=0)))
+
+
+def test_a_prediction_outside_the_vocabulary_is_refused_at_once(engine: Engine) -> None:
+    for token in (10**6, -1):
+        with pytest.raises(InvalidRequest, match="the prediction has a token outside"):
+            engine.submit(ask(engine, [1], prediction=(5, token)))
+
+
+class KeepsTokens:
+    """The tokens of answers, which their text doesn't tell."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tokens: list[int] = []
+        push = AnswerText.push
+        monkeypatch.setattr(AnswerText, "push", lambda text, token: (self.tokens.append(token), push(text, token))[1])
+
+
+def answered(engine: Engine, kept: KeepsTokens, ids: list[int], max_tokens: int, **more: Any) -> tuple[int, ...]:
+    """The tokens of an answer without drafts; nothing is kept of it."""
+    kept.tokens.clear()
+    engine._cache.clear()
+    run(engine, ids, max_tokens, speculate=False, **more)
+    engine._cache.clear()
+    return tuple(kept.tokens)
+
+
+@pytest.fixture
+def kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> KeepsTokens:
+    return KeepsTokens(engine, monkeypatch)
+
+
+def test_no_prediction_changes_an_answer(engine: Engine, kept: KeepsTokens) -> None:
+    copied = 0
+    for seed, sampling in enumerate((SamplingParams(), WARM, SamplingParams(temperature=0.9, seed=3))):
+        ids = prompt(70, seed)
+        wanted = answered(engine, kept, ids, 60, sampling=sampling)
+        for name, old in predictions(wanted, 250, CONTEXT).items():
+            engine._cache.clear()
+            kept.tokens.clear()
+            c = run(engine, ids, 60, sampling=sampling, prediction=old)[1].counters
+            assert tuple(kept.tokens) == wanted, name
+            assert c.copied_accepted <= c.copied <= c.drafted
+            assert c.copied_accepted <= c.accepted
+            assert c.generated <= 1 + c.cycles + c.accepted
+            copied += c.copied_accepted
+    assert copied > 1000
+
+
+def test_a_prediction_that_comes_true_saves_most_cycles(engine: Engine, kept: KeepsTokens) -> None:
+    """Whatever has been learnt of times; a CopyTimes of its own keeps the machine out of it."""
+    wanted = answered(engine, kept, prompt(50), 60, sampling=WARM)
+    engine._copy_times = CopiesCostNothing()
+    try:
+        c = run(engine, prompt(50), 60, sampling=WARM, prediction=wanted)[1].counters
+    finally:
+        engine._copy_times = CopyTimes()
+    assert c.cycles < 12
+    assert c.copied_accepted > 45
+
+
+def test_nothing_is_copied_without_speculation(engine: Engine) -> None:
+    counters = run(engine, prompt(50), 30, prediction=tuple(prompt(50)), speculate=False)[1].counters
+    assert (counters.drafted, counters.copied) == (0, 0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 16, 17, 18, 33])
+def test_copied_drafts_end_with_the_limit_and_with_the_context(engine: Engine, kept: KeepsTokens, length: int) -> None:
+    for ids, max_tokens in ((prompt(40), length), (prompt(CONTEXT - length), 100)):
+        wanted = answered(engine, kept, ids, max_tokens, sampling=WARM)
+        more = answered(engine, kept, ids[-40:], 60, sampling=WARM)
+        kept.tokens.clear()
+        finished = run(engine, ids, max_tokens, sampling=WARM, prediction=(*wanted, *more))[1]
+        assert (finished.reason, finished.counters.generated) == ("length", length)
+        assert tuple(kept.tokens) == wanted
+
+
+def test_an_end_token_among_copied_drafts_ends_the_answer(engine: Engine, kept: KeepsTokens) -> None:
+    (end, *_) = sorted(engine.tokenizer.end_tokens)
+    ended = 0
+    for seed in range(12):
+        sampling = SamplingParams(temperature=20.0, seed=seed)
+        wanted = answered(engine, kept, prompt(5, seed), 60, sampling=sampling)
+        for token in engine.tokenizer.end_tokens:
+            kept.tokens.clear()
+            old = (*wanted, token, *wanted)
+            finished = run(engine, prompt(5, seed), 60, sampling=sampling, prediction=old)[1]
+            assert tuple(kept.tokens) == wanted
+            ended += finished.reason == "end"
+        assert end not in wanted
+    assert ended > 3
+
+
+def test_a_stop_rule_ends_an_answer_within_copied_drafts(engine: Engine, kept: KeepsTokens) -> None:
+    wanted = answered(engine, kept, prompt(20), 60, sampling=WARM)
+    whole, _ = run(engine, prompt(20), 60, sampling=WARM)
+    for at in (1, 7, len(whole) // 3, len(whole) // 2):
+        rule = Rule(lambda text, at=at: at if len(text) > at else None)
+        text, finished = run(engine, prompt(20), 60, sampling=WARM, stop=rule, prediction=wanted)
+        assert (text, finished.reason) == (whole[:at], "stop")
+        plain = run(engine, prompt(20), 60, sampling=WARM, stop=rule, speculate=False)[1]
+        assert finished.counters.generated == plain.counters.generated
+
+
+def test_a_cancelled_answer_of_copied_drafts_ends_within_one_cycle(
+    engine: Engine, kept: KeepsTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = answered(engine, kept, prompt(40), 200, sampling=WARM)
+    with Gate(engine, monkeypatch, "decode", at_call=4) as gate:
+        generation = engine.submit(ask(engine, prompt(40), 200, sampling=WARM, prediction=wanted))
+        assert gate.reached.wait(20)
+        generation.cancel()
+    assert collect(generation)[1].reason == "cancelled"
+    assert gate.calls <= 4
+    kept.tokens.clear()
+    run(engine, prompt(40), 200, sampling=WARM, prediction=wanted)
+    assert tuple(kept.tokens) == wanted
 
 
 @pytest.mark.parametrize("where", ["prefill", "decode", "mtp_rows", "draft_logits", "logits", "mtp_fill"])

@@ -12,7 +12,7 @@ from pathlib import Path
 LONGEST = 40
 """Lines of an edit that someone types; a longer one comes from somewhere else, as a whole."""
 
-_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 @dataclass(frozen=True)
@@ -47,21 +47,21 @@ def read_history(repository: Path, *, files: int, typed: int, suffix: str = ".py
 
     Raises NoHistory.
     """
-    commits = _git(repository, "rev-list", "--no-merges", "--first-parent", "HEAD").split()
+    commits = git(repository, "rev-list", "--no-merges", "--first-parent", "HEAD").split()
     found: list[list[Edit]] = []
     for place, commit in enumerate(commits[:-1]):
         found.append(
-            _edits(_git(repository, "show", "--format=", "-U0", "--no-renames", "--diff-filter=M", commit), suffix)
+            _edits(git(repository, "show", "--format=", "-U0", "--no-renames", "--diff-filter=M", commit), suffix)
         )
         if place % 5 and place < len(commits) - 2:
             continue
         start = commits[place + 1]
-        there = set(_git(repository, "ls-tree", "-r", "--name-only", start).splitlines())
+        there = set(git(repository, "ls-tree", "-r", "--name-only", start).splitlines())
         edits = [edit for part in reversed(found) for edit in part if edit.path in there]
         most = Counter(edit.path for edit in edits if edit.typed).most_common(files)
         paths = {path for path, _ in most}
         if len(paths) == files and sum(count for _, count in most) >= typed:
-            texts = {path: _git(repository, "show", f"{start}:{path}") for path in sorted(paths)}
+            texts = {path: git(repository, "show", f"{start}:{path}") for path in sorted(paths)}
             return History(texts, _first(typed, [edit for edit in edits if edit.path in paths]))
     raise NoHistory(f"the git history of {repository} has no {typed} edits in {files} files; is it a shallow clone?")
 
@@ -96,7 +96,7 @@ def _edits(diff: str, suffix: str) -> list[Edit]:
             header = True
         elif header and line.startswith("+++ "):
             path = line.removeprefix("+++ b/")
-        elif match := _HUNK.match(line):
+        elif match := HUNK.match(line):
             end()
             header = False
             # A hunk without new lines stands after the line that it names.
@@ -109,9 +109,12 @@ def _edits(diff: str, suffix: str) -> list[Edit]:
     return edits
 
 
-def _git(repository: Path, *words: str) -> str:
+def git(repository: Path, *words: str) -> str:
+    """What a git command prints. Raises NoHistory."""
     try:
         answer = subprocess.run(["git", "-C", str(repository), *words], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise NoHistory(f"git {words[0]} failed in {repository}: the replay needs a clone with its history") from error
+        raise NoHistory(
+            f"git {words[0]} failed in {repository}: the benchmark needs a clone with its history"
+        ) from error
     return answer.stdout.decode("utf-8", "replace")
