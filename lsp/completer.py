@@ -74,7 +74,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where an item is wanted: the document as it is, and as it would be with what is selected in the popup."""
 
     document: Document
@@ -134,7 +134,7 @@ class Completer:
         wanted. waits: False takes what is in memory and asks no engine. Raises nothing but CancelledError.
         """
         # Everything up to the first await sees the document as it was when the request came.
-        found = self._place(uri, line, units)
+        found = self.place(uri, line, units)
         if isinstance(found, Outcome):
             return Answer(found)
         place = found
@@ -153,7 +153,7 @@ class Completer:
     def request_at(self, uri: str, line: int, units: int) -> tuple[CompletionRequest, int] | Outcome:
         """What the engine would be asked for an item at the editor's position, and the document's version; an outcome
         where it would not be asked."""
-        place = self._place(uri, line, units)
+        place = self.place(uri, line, units)
         if isinstance(place, Outcome):
             return place
         if is_blank(place.source):
@@ -163,7 +163,7 @@ class Completer:
         except NoPromptBudget as error:
             return Outcome("error", detail=str(error))
 
-    def _place(self, uri: str, line: int, units: int) -> _Place | Outcome:
+    def place(self, uri: str, line: int, units: int) -> Place | Outcome:
         """The place in an open document, which has the focus then; an outcome where nothing is ever offered."""
         document = self.documents.get(uri)
         if document is None:
@@ -177,9 +177,9 @@ class Completer:
             return Outcome("read_only", detail="nobody types into a document of this kind")
         self.documents.focus(uri)
         snapshot = document.snapshot()
-        return _Place(document, snapshot, snapshot.source, snapshot.cursor(line, units, self.encoding))
+        return Place(document, snapshot, snapshot.source, snapshot.cursor(line, units, self.encoding))
 
-    def _with_selected(self, place: _Place, selected: Selected) -> tuple[_Place, Cursor] | None:
+    def _with_selected(self, place: Place, selected: Selected) -> tuple[Place, Cursor] | None:
         """The place behind the popup's entry, and where that begins; None when it isn't at the cursor."""
         start = place.snapshot.cursor(*selected.start, self.encoding)
         end = place.snapshot.cursor(*selected.end, self.encoding)
@@ -190,7 +190,7 @@ class Completer:
         cursor = Cursor(start.line, start.column + len(selected.text))
         return replace(place, source=SourceText(tuple(lines)), cursor=cursor), start
 
-    def _unwanted(self, place: _Place) -> str:
+    def _unwanted(self, place: Place) -> str:
         """The reason why nothing is offered here to somebody who types; empty where something is."""
         if place.document.several_cursors:
             return "several_cursors"
@@ -200,7 +200,7 @@ class Completer:
             return "dismissed"
         return ""
 
-    async def _at(self, place: _Place, *, typing: bool, waits: bool) -> Outcome:
+    async def _at(self, place: Place, *, typing: bool, waits: bool) -> Outcome:
         began = time.perf_counter()
         uri = place.snapshot.uri
         self.idle.stop()
@@ -256,7 +256,7 @@ class Completer:
         self._rebuild_later(place, key)
         return outcome
 
-    def _look_ahead(self, place: _Place, request: CompletionRequest, key: Hashable, item: Item) -> None:
+    def _look_ahead(self, place: Place, request: CompletionRequest, key: Hashable, item: Item) -> None:
         """Compute what follows ``item`` once it is accepted, unless that is done or being done."""
         if not self.settings.prefetch:
             return
@@ -290,11 +290,11 @@ class Completer:
         self.idle.stop()
         self._stop_ahead()
 
-    def _rebuild_later(self, place: _Place, key: Hashable) -> None:
+    def _rebuild_later(self, place: Place, key: Hashable) -> None:
         if self.workspace.surroundings_of(place.document, self.documents).ledger.rebuild_due:
             self.idle.later(lambda: self._rebuild(place.document, place.cursor, key))
 
-    def _request(self, place: _Place) -> CompletionRequest:
+    def _request(self, place: Place) -> CompletionRequest:
         source, cursor, window = place.source, place.cursor, place.document.prefix_window
         uri = place.snapshot.uri
         if (notebook := self.notebooks.of_cell(uri)) is not None:
@@ -322,7 +322,7 @@ class Completer:
             return
         self.workspace.surroundings_of(document, self.documents).ledger.rebuild()
         try:
-            request = self._request(_Place(document, snapshot, snapshot.source, cursor))
+            request = self._request(Place(document, snapshot, snapshot.source, cursor))
             self.memory.moved(key, item_key(snapshot.uri, request.segments, self.settings.max_tokens))
             self._stop_ahead()
             request = replace(request, max_tokens=1, timeout_ms=WARM_UP_MS, priority="background")
@@ -330,7 +330,7 @@ class Completer:
         except (EngineUnavailable, EngineError, NoPromptBudget):
             pass  # the next request finds out and says so
 
-    async def _ask(self, place: _Place, request: CompletionRequest, wanted: int, known: Sequence[Item] = ()) -> Outcome:
+    async def _ask(self, place: Place, request: CompletionRequest, wanted: int, known: Sequence[Item] = ()) -> Outcome:
         """known: items that are there already; the engine is asked for others."""
         requests = iter((request,))
 

@@ -19,6 +19,8 @@ from pygls.lsp.server import LanguageServer
 
 from lsp.completer import Answer, Completer, Selected
 from lsp.completion import Outcome
+from lsp.edit.editor import Editor
+from lsp.edit.features import add_edits
 from lsp.engine import Connect, EngineLink, State
 from lsp.feedback import add_parts
 from lsp.inline import ACCEPTED, inline_items
@@ -56,6 +58,7 @@ class DraftlineServer(LanguageServer):
         self.status = Status(self)
         self.link = EngineLink(connect, self._engine_state)
         self.completer = Completer(self.protocol.documents, Workspace(), self.link, self.protocol.notebooks)
+        self.editor = Editor(self.completer, self.link)
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """One line in the editor's log; an error's own text may quote a document, so its kind must do."""
@@ -76,6 +79,11 @@ class DraftlineServer(LanguageServer):
         """Whether the editor asks for inline completions too."""
         documents = self.client_capabilities.text_document
         return documents is not None and documents.inline_completion is not None
+
+    def text_changed(self, uri: str) -> None:
+        """A document was opened, changed or closed."""
+        self.completer.changed(uri)
+        self.editor.changed(uri)
 
     def apply_settings(self, value: object) -> None:
         self.completer.settings, problems = read_settings(value, self.completer.settings)
@@ -115,6 +123,7 @@ class DraftlineServer(LanguageServer):
         if health is not None:
             self.completer.budget.engine(health.context_length, health.prefill_tokens_per_second)
             self.completer.forget()
+            self.editor.chat = health.chat
         self.status.state(state, message, health.model_id if health else None)
 
 
@@ -147,15 +156,15 @@ def create_server(connect: Connect) -> DraftlineServer:
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: types.DidOpenTextDocumentParams) -> None:
-        completer.changed(params.text_document.uri)
+        server.text_changed(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: types.DidChangeTextDocumentParams) -> None:
-        completer.changed(params.text_document.uri)
+        server.text_changed(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseTextDocumentParams) -> None:
-        completer.changed(params.text_document.uri)
+        server.text_changed(params.text_document.uri)
 
     @server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
     def notebook_changed(params: types.DidChangeNotebookDocumentParams) -> None:
@@ -163,12 +172,12 @@ def create_server(connect: Connect) -> DraftlineServer:
         structure = cells.structure if cells else None
         gone = [cell.uri for cell in (structure.did_close or ())] if structure else []
         for uri in [*gone, *(content.document.uri for content in (cells.text_content or () if cells else ()))]:
-            completer.changed(uri)
+            server.text_changed(uri)
 
     @server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def notebook_closed(params: types.DidCloseNotebookDocumentParams) -> None:
         for cell in params.cell_text_documents:
-            completer.changed(cell.uri)
+            server.text_changed(cell.uri)
 
     @server.feature(types.TEXT_DOCUMENT_INLINE_COMPLETION, types.InlineCompletionOptions())
     async def inline(params: types.InlineCompletionParams) -> types.InlineCompletionList:
@@ -198,6 +207,7 @@ def create_server(connect: Connect) -> DraftlineServer:
 
     add_parts(server, completer.offers)
     add_prompt_view(server, completer)
+    add_edits(server, server.editor, server.status, lambda: completer.encoding)
     return server
 
 

@@ -57,6 +57,11 @@ class BudgetKeeper:
         self._bytes_per_token = _FIRST_BYTES_PER_TOKEN
         self._settled: tuple[int, Budget] | None = None  # for so many tokens of the answer
 
+    @property
+    def context_length(self) -> int:
+        """Tokens that the model's context holds; 0 as long as no engine has said so."""
+        return self._context_length
+
     def engine(self, context_length: int, prefill_rate: float) -> None:
         """Note what an engine says about itself. prefill_rate: tokens per second, 0 when it doesn't know yet."""
         self._context_length = context_length
@@ -76,12 +81,16 @@ class BudgetKeeper:
         self._bytes_per_token *= 0.5
         self._settled = None
 
-    def budget(self, max_tokens: int) -> Budget:
-        """For a request that may generate ``max_tokens``. It may be zero or less: building a prompt then fails."""
-        tokens = max((self._rate or _FIRST_RATE) * COLD_SECONDS, LEAST_TOKENS)
+    def room(self, max_tokens: int, seconds: float) -> Budget:
+        """For one request that may generate ``max_tokens`` and may prefill for so long; it may be zero or less."""
+        tokens = (self._rate or _FIRST_RATE) * seconds
         if self._context_length:
             tokens = min(tokens, self._context_length * _SAFETY - max_tokens - MARKER_TOKENS)
-        budget = Budget(int(tokens), self._bytes_per_token)
+        return Budget(int(tokens), self._bytes_per_token)
+
+    def budget(self, max_tokens: int) -> Budget:
+        """For a request that may generate ``max_tokens``. It may be zero or less: building a prompt then fails."""
+        budget = self.room(max_tokens, max(COLD_SECONDS, LEAST_TOKENS / (self._rate or _FIRST_RATE)))
         if self._settled is not None and self._settled[0] == max_tokens:
             settled = self._settled[1]
             if settled.bytes > 0 and TOO_LONG < budget.bytes / settled.bytes < TOO_SHORT:

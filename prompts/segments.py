@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["repo", "file", "suffix", "prefix", "text"]
+Role = Literal["repo", "file", "suffix", "prefix", "text", "system", "user"]
 """repo: the repository's name; file: another file (path + content); suffix and prefix: the current file after and
-before the cursor; text: plain text without any marker (the ``plain`` route)."""
+before the cursor; text: plain text without any marker (the ``plain`` route). system and user: parts of the two messages
+of a chat."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, load_on_gpu, wa
 from server.gguf.errors import UselessWeights
 from server.gguf.reader import ModelFile
 from server.kernel.errors import KernelFault
+from server.model.chat_template import ChatTemplate, ChatTemplateError
 from server.model.finite import NotNumbers
 from server.model.hybrid import HybridModel
 from server.model.linear import can_halve
@@ -82,6 +83,8 @@ class Engine:
     context_length: int
     executor: str
     """What computes, and why, in one line."""
+    chat: ChatTemplate | None
+    """The model's own; None where it has none, or a broken one."""
 
     def __init__(
         self,
@@ -189,6 +192,7 @@ class Engine:
     def _load(self) -> None:
         file = ModelFile.open(self._file)
         self.tokenizer = Tokenizer.from_file(file)
+        self.chat = self._chat_template(file)
         self.executor = self._choice.text
         log.info("executor: %s", self.executor)
         try:
@@ -203,6 +207,13 @@ class Engine:
         self._scheduler = Scheduler(room)
         if self._cache_dir is not None:
             self._find_on_disk(self._cache_dir)
+
+    def _chat_template(self, file: ModelFile) -> ChatTemplate | None:
+        try:
+            return ChatTemplate.from_file(file, self.tokenizer)
+        except ChatTemplateError as error:
+            log.info("no chat: %s", error)
+            return None
 
     def _find_on_disk(self, folder: Path) -> None:
         """Begin with what an engine before this one kept. Nothing that goes wrong keeps this one from starting."""

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 FinishReason = Literal["end", "stop", "length", "cancelled", "timeout", "error"]
 """end: the model's own end token; stop: a stop rule; length: max_tokens or the context is full."""
 
-Priority = Literal["completion", "background"]
+Priority = Literal["completion", "edit", "background"]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from prompts.segments import Segment
 from prompts.stops import StopName
 from server.request import Counters, FinishReason, Priority, SamplingParams
 
-Route = Literal["fim", "plain"]
-"""fim: the text between ``prefix`` and ``suffix``; plain: what follows the ``text`` segments."""
+Route = Literal["fim", "plain", "chat"]
+"""fim: the text between ``prefix`` and ``suffix``; plain: what follows the ``text`` segments; chat: the answer to one
+user's message, by the model's own chat template and without thinking aloud."""
 
 ENGINE_PID_HEADER = "x-draftline-pid"
 """Response header by which a client notices that another engine has taken the place of the one it knew."""
@@ -93,7 +94,7 @@ class Health:
     of the model file; model_id: its name in the API; model_stamp: size and modification time of the file that was
     loaded. context_length: tokens. prefill_tokens_per_second: measured, 0 before the first measurement. active:
     requests running or waiting. clients: connections on the user's socket, the one that asks included. executor: what
-    computes and why, one line; empty while the engine loads.
+    computes and why, one line; empty while the engine loads. chat: whether the model has a chat template.
     """
 
     status: Literal["loading", "ready", "stopping"]
@@ -108,6 +109,7 @@ class Health:
     prefill_tokens_per_second: float = 0.0
     uptime_s: float = 0.0
     executor: str = ""
+    chat: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -104,4 +104,5 @@ class EngineHost:
             prefill_tokens_per_second=engine.prefill_rate if engine else 0.0,
             uptime_s=time.monotonic() - self._started,
             executor=engine.executor if engine else "",
+            chat=engine is not None and engine.chat is not None,
         )

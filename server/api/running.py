@@ -15,6 +15,7 @@ from prompts.segments import Segment
 from prompts.text import byte_length
 from server.api.errors import ApiError, bad_request
 from server.api.host import EngineHost
+from server.model.chat_template import ChatTemplateError
 from server.request import (
     Counters,
     Event,
@@ -30,6 +31,7 @@ from server.wire import Route
 
 if TYPE_CHECKING:
     from server.engine import Engine
+    from server.model.chat_template import ChatTemplate
     from server.model.tokenizer import Tokenizer
     from server.serving.generation import Generation
 
@@ -54,14 +56,35 @@ class Asked:
     prediction: str = ""
 
 
-def encode_prompt(asked: Asked, tokenizer: Tokenizer) -> PromptTokens:
-    """The segments in tokens, each tokenised by itself. Raises ApiError for segments the route has no place for."""
+def encode_prompt(asked: Asked, tokenizer: Tokenizer, chat: ChatTemplate | None = None) -> PromptTokens:
+    """The segments in tokens, each tokenised by itself but for a chat's. Raises ApiError for segments the route has no
+    place for, and for a chat with a model that can't."""
+    if asked.route == "chat":
+        return _encode_chat(asked.segments, tokenizer, chat)
     try:
         return (fim_tokens if asked.route == "fim" else plain_tokens)(asked.segments, tokenizer)
     except NoFimTokens as error:
         raise bad_request(str(error), "route", "no_fim_tokens") from error
     except BadSegments as error:
         raise bad_request(str(error), "segments", "bad_segments") from error
+
+
+def _encode_chat(segments: tuple[Segment, ...], tokenizer: Tokenizer, chat: ChatTemplate | None) -> PromptTokens:
+    if chat is None:
+        raise bad_request("the model has no chat template: take a chat or instruct model", "route", "no_chat")
+    for number, segment in enumerate(segments):
+        if segment.role not in ("system", "user"):
+            problem = f"segments[{number}]: the role {segment.role!r} has no place in a chat"
+            raise bad_request(problem, "segments", "bad_segments")
+    texts = {role: "".join(s.text for s in segments if s.role == role) for role in ("system", "user")}
+    messages = [{"role": role, "content": text} for role, text in texts.items() if text]
+    try:
+        ids = tokenizer.encode_chat(chat.render(messages, enable_thinking=False))
+    except ChatTemplateError as error:
+        raise bad_request(str(error), "segments", "bad_segments") from error
+    # Where one segment ends isn't known: all of it counts as the last one.
+    rest = len(segments) - 1
+    return PromptTokens(ids, (), (*[0] * rest, 0), (*[0] * rest, len(ids)))
 
 
 def first_difference(prompt: PromptTokens, shared: int) -> int | None:
@@ -146,7 +169,7 @@ async def start(host: EngineHost, asked: Asked) -> Running:
     engine = host.engine()
     _refuse_hopeless(asked, engine)
     # A long prompt takes tens of milliseconds to tokenise: other requests and /health go on meanwhile.
-    prompt = await to_thread.run_sync(encode_prompt, asked, engine.tokenizer, limiter=_tokenising)
+    prompt = await to_thread.run_sync(encode_prompt, asked, engine.tokenizer, engine.chat, limiter=_tokenising)
     prediction = await to_thread.run_sync(engine.tokenizer.encode, asked.prediction, limiter=_tokenising)
     if not prompt.ids:
         raise bad_request("the prompt is empty", "prompt", "empty_prompt")

@@ -36,6 +36,26 @@ def test_answer_is_text_and_then_one_end_with_counters(api: httpx.Client) -> Non
     assert finished["segment_tokens"] == [8]
 
 
+def chat(**texts: str) -> Json:
+    return {"route": "chat", "segments": [{"role": role, "text": text} for role, text in texts.items()]}
+
+
+def test_a_chat_goes_through_the_models_own_template(api: httpx.Client) -> None:
+    assert api.get("/health").json()["chat"] is True
+    text, finished = ask(api, chat(system="Be brief. ", user="Say «hello <think>»."))
+    assert text == "hello <think>"
+    assert finished["segment_tokens"] == [
+        0,
+        len("[system|Be brief. ][user|Say «hello <think>».][assistant|no thoughts|"),
+    ]
+
+
+def test_segments_of_a_file_have_no_place_in_a_chat(api: httpx.Client) -> None:
+    answer = api.post(PATH, json=body(route="chat"))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "segments[0]: the role 'text' has no place in a chat"
+
+
 def test_u41_counters_are_complete(api: httpx.Client) -> None:
     counters = ask(api, body())[1]["counters"]
     wanted = {
@@ -170,17 +190,17 @@ WRONG: dict[str, tuple[Json, str]] = {
     "no role": ({"segments": [{"text": "x"}]}, "segments[0].role: this field is required"),
     "unknown role": (
         {"segments": [{"role": "chat", "text": "x"}]},
-        'segments[0].role: expected one of "repo", "file", "suffix", "prefix", "text", got "chat"',
+        'segments[0].role: expected one of "repo", "file", "suffix", "prefix", "text", "system", "user", got "chat"',
     ),
     "no text": ({"segments": [{"role": "text"}]}, "segments[0].text: this field is required"),
     "text no string": ({"segments": [{"role": "text", "text": 5}]}, "segments[0].text: expected a string, got 5"),
-    "route": ({"route": "edit"}, 'route: expected one of "fim", "plain", got "edit"'),
+    "route": ({"route": "edit"}, 'route: expected one of "fim", "plain", "chat", got "edit"'),
     "stop": ({"stop": ["x"]}, 'stop: expected one of "none", "line", "block", got an array'),
     "max_tokens zero": ({"max_tokens": 0}, "max_tokens: expected a whole number from 1 to 1000000, got 0"),
     "max_tokens text": ({"max_tokens": "5"}, 'max_tokens: expected a whole number from 1 to 1000000, got "5"'),
     "max_tokens true": ({"max_tokens": True}, "max_tokens: expected a whole number from 1 to 1000000, got a boolean"),
     "timeout": ({"timeout_ms": -1}, "timeout_ms: expected a number from 1 to 3.6e+06, got -1"),
-    "priority": ({"priority": 1}, 'priority: expected one of "completion", "background", got 1'),
+    "priority": ({"priority": 1}, 'priority: expected one of "completion", "edit", "background", got 1'),
     "speculate": ({"speculate": "no"}, 'speculate: expected true or false, got "no"'),
     "prediction": ({"prediction": {"type": "content"}}, "prediction: expected a string, got an object"),
     "sampling": ({"sampling": 3}, "sampling: expected an object, got 3"),

@@ -14,11 +14,16 @@ import time
 from collections.abc import Callable
 from itertools import cycle, islice
 
+from server.model.chat_template import ChatTemplate, RenderedChat
 from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, TextEvent
 from server.serving.generation import Generation
 from server.serving.scheduler import EngineBusy
 
 ANSWER = string.ascii_lowercase + "\n"
+CHAT = (
+    "{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}"
+    "[assistant|{% if not enable_thinking %}no thoughts|{% endif %}"
+)
 
 
 class ScriptedTokenizer:
@@ -28,6 +33,9 @@ class ScriptedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) for c in text]
+
+    def encode_chat(self, rendered: RenderedChat) -> list[int]:
+        return self.encode(rendered.text)
 
     def special(self, name: str) -> int:
         return 0x110000 + sum(name.encode())
@@ -48,6 +56,7 @@ class ScriptedEngine:
         self.context_length = context_length
         self.prefill_rate = 1000.0
         self.executor = "a script"
+        self.chat = ChatTemplate(CHAT)
         self.submitted: list[GenerationRequest] = []
         self.finished: list[FinishedEvent] = []
         self.on_failure: Callable[[], None] = lambda: None
