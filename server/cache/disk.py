@@ -9,11 +9,13 @@ good as damaged. It holds the tokens of what was edited: nobody else can read it
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
 import platform
 import struct
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -78,9 +80,7 @@ class CacheFile:
         """What is readable of the file. limit: bytes, after which the rest, which is worth less, is left."""
         tree, damaged = PrefixTree(), 0
         nodes = {-1: tree.root}
-        with contextlib.suppress(OSError):
-            for left in self.path.parent.glob(f"*{TEMPORARY}"):
-                left.unlink()  # of a process that ended while it wrote
+        self._remove_left()
         try:
             with self.path.open("rb") as file:
                 state, texts = new_state(), self._header(file)
@@ -114,11 +114,14 @@ class CacheFile:
 
         What goes wrong is a line in the log.
         """
-        temporary = self.path.with_name(f"{self.path.stem}-{os.getpid()}{TEMPORARY}")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(TEMPORARY, f"{self.path.stem}-", self.path.parent)
+            temporary = Path(name)
             try:
-                with os.fdopen(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+                with os.fdopen(number, "wb") as file:
+                    with contextlib.suppress(OSError):  # a file system without locks
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._write(file, nodes)
                     file.flush()
                     os.fsync(file.fileno())
@@ -136,9 +139,25 @@ class CacheFile:
         except OSError as error:
             log.warning("kept prefixes can't be written to %s: %s", self.path, _reason(error))
 
+    def _remove_left(self) -> None:
+        """Remove what processes left that ended while they wrote; one that still writes holds a lock on its file."""
+        with contextlib.suppress(OSError):
+            for left in self.path.parent.glob(f"*{TEMPORARY}"):
+                with left.open("rb") as file:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        continue
+                    except OSError:  # a file system without locks
+                        pass
+                    left.unlink()
+
     def _make_room(self) -> None:
         """Other models' files go, the oldest first, until the folder holds its budget."""
-        others = [(path.stat(), path) for path in self.path.parent.glob(f"*{SUFFIX}") if path != self.path]
+        others = []
+        for path in self.path.parent.glob(f"*{SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):  # another engine makes room too
+                others += [(path.stat(), path)] if path != self.path else []
         excess = self.path.stat().st_size + sum(found.st_size for found, _ in others) - self.budget
         for found, path in sorted(others, key=lambda other: other[0].st_mtime_ns):
             if excess > 0:

@@ -1,6 +1,9 @@
 """Whatever was asked, cancelled and dropped before: at temperature 0 an answer is the one of a fresh engine."""
 
+import errno
+import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -8,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import damaged
 from planted import refused_drafts
 from tiny_model import seldom_end, write_tiny_model
 
+from server.cache.disk import DISK_BYTES, SUFFIX, TEMPORARY, CacheFile
 from server.engine import Engine
 from server.model.state import Checkpoint, Rows, SequenceState
 from server.request import FinishedEvent, GenerationRequest, TextEvent
@@ -33,9 +38,11 @@ def fresh(model_file: Path) -> Iterator[Engine]:
     engine.close()
 
 
-def start(model_file: Path, budget: int, folder: Path | None = None) -> Engine:
+def start(model_file: Path, budget: int, folder: Path | None = None, disk_bytes: int = DISK_BYTES) -> Engine:
     """In float64, where it doesn't show which way a token was computed."""
-    return Engine(model_file, threads=1, dtype=torch.float64, cache_bytes=budget, cache_dir=folder)
+    return Engine(
+        model_file, threads=1, dtype=torch.float64, cache_bytes=budget, cache_dir=folder, disk_bytes=disk_bytes
+    )
 
 
 def collect(generation: Generation) -> tuple[str, FinishedEvent]:
@@ -125,6 +132,81 @@ def test_an_answer_is_that_of_a_fresh_engine(model_file: Path, fresh: Engine, bu
     if budget > BUDGETS[0]:  # which has no room for one of the longer texts
         assert reused > 1000
         assert found > 3, "restarts find what was kept"
+
+
+class Lives:
+    """What happens to engines with one folder, and to the folder, at their ends and between them."""
+
+    def __init__(self, folder: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._rng = rng
+        self._monkeypatch = monkeypatch
+
+    def ended(self, engine: Engine) -> None:
+        engine.close()
+
+    def killed(self, engine: Engine) -> None:
+        """Before it wrote, or while it did, which leaves a part of a file."""
+        engine._cache_file = None
+        engine.close()
+        (self.folder / f"left-{self._rng.random()}{TEMPORARY}").write_bytes(bytes(1000))
+
+    def disk_full(self, engine: Engine) -> None:
+        def full(number: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with self._monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            engine.close()
+
+    def damaged(self, engine: Engine) -> None:
+        engine.close()
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            for _ in range(self._rng.randrange(1, 4)):
+                path.write_bytes(damaged(path.read_bytes() or b"-", self._rng, self._rng.randrange(100)))
+
+    def folder_gone(self, engine: Engine) -> None:
+        shutil.rmtree(self.folder)
+        engine.close()
+
+
+def live(model_file: Path, fresh: Engine, lives: Lives, session: Session, count: int) -> tuple[int, int]:
+    """-> how many engines found something, and how many tokens were reused."""
+    found = reused = 0
+    kinds = [lives.ended, lives.killed, lives.disk_full, lives.damaged, lives.ended, lives.folder_gone]
+    for n in range(count):
+        budget, disk_bytes = session.rng.choice(BUDGETS), session.rng.choice((300_000, DISK_BYTES))
+        engines = [start(model_file, budget, lives.folder, disk_bytes) for _ in range(session.rng.choice((1, 1, 2)))]
+        for engine in engines:
+            found += len(engine._cache) > 0
+            reused += check(engine, fresh, session, 3)
+        for engine in engines:
+            kinds[n % len(kinds)](engine)
+        assert len(list(lives.folder.glob(f"*{SUFFIX}"))) <= 1
+        assert len(list(lives.folder.glob(f"*{TEMPORARY}"))) <= len(engines), "the next engine removes them"
+    return found, reused
+
+
+def test_an_answer_is_that_of_a_fresh_engine_whatever_happened_to_the_file(
+    model_file: Path, fresh: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(11)
+    lives = Lives(tmp_path / "cache", session.rng, monkeypatch)
+    found, reused = live(model_file, fresh, lives, session, 18)
+    assert found > 6
+    assert reused > 2000
+
+
+def test_planted_blocks_without_a_check_give_another_answer(
+    model_file: Path, fresh: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CacheFile, "_digest", lambda self, index, body: bytes(16))
+    session = Session(11)
+    lives = Lives(tmp_path / "cache", session.rng, monkeypatch)
+    monkeypatch.setattr(lives, "disk_full", lives.damaged)
+    monkeypatch.setattr(lives, "folder_gone", lives.damaged)
+    with pytest.raises(AssertionError):
+        live(model_file, fresh, lives, session, 60)
 
 
 def wrong_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import damaged
 from tiny_model import write_tiny_model
 
 from server.cache import disk
@@ -94,16 +95,7 @@ def check_damage(model: HybridModel, file: CacheFile, cold: list[torch.Tensor], 
     """Bytes flipped, parts cut off, left out and repeated anywhere -> in how many of the files something was found."""
     whole, rng, some = file.path.read_bytes(), random.Random(1), 0
     for n in range(rounds):
-        at = rng.randrange(300) if n % 4 == 0 else rng.randrange(len(whole))
-        more = rng.randrange(1, 4000)
-        damaged = (
-            whole[:at] + bytes([whole[at] ^ (1 << rng.randrange(8))]) + whole[at + 1 :],
-            whole[:at],
-            whole[:at] + whole[at + more :],
-            whole[:at] + bytes(len(whole[at : at + more])) + whole[at + more :],
-            whole[: at + more] + whole[at:],
-        )[n % 5]
-        file.path.write_bytes(damaged)
+        file.path.write_bytes(damaged(whole, rng, n))
         reused = check_texts(model, file, cold)
         some += 0 < reused < sum(map(len, TEXTS))
     return some
@@ -235,6 +227,44 @@ def test_a_write_that_was_killed_leaves_the_file_before_and_its_rest_goes(
     assert list(file.path.parent.glob(f"*{TEMPORARY}"))
     assert check_texts(model, file, cold) == sum(map(len, TEXTS))
     assert not list(file.path.parent.glob(f"*{TEMPORARY}"))
+
+
+def test_a_file_that_another_engine_writes_is_left_to_it(
+    model: HybridModel, file: CacheFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two engines with one folder: one starts while the other ends."""
+    write = CacheFile._write
+
+    def start_meanwhile(self: CacheFile, *arguments: object) -> None:
+        write(self, *arguments)  # type: ignore[arg-type]
+        for n in range(2):
+            CacheFile(file.path.parent, bytes([n] * 32)).load(model.new_state, VOCABULARY, PLENTY)
+
+    monkeypatch.setattr(CacheFile, "_write", start_meanwhile)
+    file.path.unlink()
+    file.save(filled(model).most_valuable(PLENTY))
+    assert file.path.exists()
+    assert not caplog.records
+
+
+def test_two_engines_that_make_room_at_once_are_no_error(
+    model: HybridModel, file: CacheFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = [CacheFile(file.path.parent, bytes([n] * 32)) for n in (1, 2)]
+    glob, nodes = Path.glob, filled(model).most_valuable(PLENTY)
+    for other in others:
+        other.save(nodes)
+
+    def taken(self: Path, pattern: str) -> list[Path]:
+        found = list(glob(self, pattern))
+        others[0].path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "glob", taken)
+    CacheFile(file.path.parent, bytes(32), 1000).save(nodes)
+    assert not caplog.records
+    monkeypatch.undo()
+    assert list(file.path.parent.iterdir()) == [file.path]
 
 
 def test_a_file_holds_its_budget_with_what_is_worth_most(model: HybridModel, tmp_path: Path) -> None:

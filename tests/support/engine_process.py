@@ -103,6 +103,10 @@ class EngineHome:
     def log(self) -> str:
         return self.places.log.read_text(encoding="utf-8") if self.places.log.exists() else ""
 
+    def wait_for_end(self, pid: int) -> None:
+        """Until a process that was started here has ended."""
+        next(process for process in self._processes if process.pid == pid).communicate(timeout=60)
+
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             if (pid := lock_holder(self.places.lock)) is not None:
