@@ -15,6 +15,7 @@ from lsp.ahead import PAUSE_S, Accepted, request_after
 from lsp.completion import (
     BLANK,
     Outcome,
+    Reading,
     complete,
     complete_within_context,
     completion_request,
@@ -108,6 +109,8 @@ class Completer:
         self._nothing: Outcome | None = None
         """The outcome there when it has no item."""
         self.debounce = Debounce()
+        self.reading: Reading = lambda progress: None
+        """Called as ``completion.Reading`` has it; may be replaced."""
         self._link = link
         self._lanes: dict[str, Lane[Outcome]] = {}
 
@@ -326,7 +329,7 @@ class Completer:
             self.memory.moved(key, item_key(snapshot.uri, request.segments, self.settings.max_tokens))
             self._stop_ahead()
             request = replace(request, max_tokens=1, timeout_ms=WARM_UP_MS, priority="background")
-            await complete(self._link.engine(), request, self.budget)
+            await complete(self._link.engine(), request, self.budget, reading=self.reading)
         except (EngineUnavailable, EngineError, NoPromptBudget):
             pass  # the next request finds out and says so
 
@@ -345,7 +348,7 @@ class Completer:
                 first, *others = known
                 outcome = Outcome("shown", first.text, first.replaces, tuple(others))
             else:
-                outcome = await complete_within_context(connection, build, self.budget, place.language)
+                outcome = await complete_within_context(connection, build, self.budget, place.language, self.reading)
             outcome = await with_alternatives(connection, request, outcome, self.budget, wanted, place.language)
             if outcome.reason == "timeout" and self._link.state != "ready":
                 return replace(outcome, reason="error", detail=self._link.message)

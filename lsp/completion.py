@@ -26,11 +26,21 @@ from prompts.text import Cursor, SourceFile, SourceText
 from prompts.window import PrefixWindow
 from server.client import EngineError, EngineUnavailable
 from server.request import Counters, SamplingParams
-from server.wire import CompletionEvent, CompletionFinished, CompletionRequest, CompletionText, Health
+from server.wire import (
+    CompletionEvent,
+    CompletionFinished,
+    CompletionProgress,
+    CompletionRequest,
+    CompletionText,
+    Health,
+)
 
 ALTERNATIVES = SamplingParams(temperature=0.8, top_p=0.95)
 LEAST_MS = 50
 """No alternative is begun with less time left."""
+
+Reading = Callable[[CompletionProgress | None], None]
+"""Told how far a long prompt is, and None when it is read or given up."""
 
 ENGINE_GRACE_S = 1.0
 """An engine that keeps silent for so long after a request's own timeout is given up on."""
@@ -134,6 +144,7 @@ def completion_request(
         stop=choose_stop(around.prefix, around.suffix),
         max_tokens=settings.max_tokens,
         timeout_ms=settings.timeout_ms,
+        progress=True,
     )
 
 
@@ -147,7 +158,13 @@ def surroundings(segments: Sequence[Segment], language: str = "") -> Surrounding
     )
 
 
-async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKeeper, language: str = "") -> Outcome:
+async def complete(
+    engine: Engine,
+    request: CompletionRequest,
+    budget: BudgetKeeper,
+    language: str = "",
+    reading: Reading = lambda progress: None,
+) -> Outcome:
     """Ask the engine and finish its text. What was measured goes into ``budget``. language: as ``languages.py`` has it.
 
     Never waits much longer than the request's timeout. Cancelling the task cancels the generation in the engine.
@@ -155,18 +172,24 @@ async def complete(engine: Engine, request: CompletionRequest, budget: BudgetKee
     """
     around = surroundings(request.segments, language)
     began = time.perf_counter()
-    text, finished = "", None
+    text, finished, told = "", None, False
     limit = None if request.timeout_ms is None else request.timeout_ms / 1000 + ENGINE_GRACE_S
     try:
         async with asyncio.timeout(limit), aclosing(engine.complete(request)) as events:
             async for event in events:
-                if isinstance(event, CompletionText):
+                if isinstance(event, CompletionProgress):
+                    told = event.done < event.total
+                    reading(event if told else None)
+                elif isinstance(event, CompletionText):
                     text += event.text
                 else:
                     finished = event
     except TimeoutError:
         total = (time.perf_counter() - began) * 1000
         return Outcome("timeout", detail="the engine did not answer in time", counters=Counters(total_ms=total))
+    finally:
+        if told:
+            reading(None)
     if finished is None:
         raise EngineUnavailable("the engine's answer has no end")
     budget.measured(
@@ -222,16 +245,20 @@ async def complete_at(
 
 
 async def complete_within_context(
-    engine: Engine, build: Callable[[], CompletionRequest], budget: BudgetKeeper, language: str = ""
+    engine: Engine,
+    build: Callable[[], CompletionRequest],
+    budget: BudgetKeeper,
+    language: str = "",
+    reading: Reading = lambda progress: None,
 ) -> Outcome:
     """``complete``, once more with a shorter prompt when the estimated length was beyond the model's context."""
     try:
-        return await complete(engine, build(), budget, language)
+        return await complete(engine, build(), budget, language, reading)
     except EngineError as error:
         if error.code != "context_overflow":
             raise
     budget.overflowed()
-    return await complete(engine, build(), budget, language)
+    return await complete(engine, build(), budget, language, reading)
 
 
 async def with_alternatives(

@@ -59,6 +59,7 @@ class DraftlineServer(LanguageServer):
         self.link = EngineLink(connect, self._engine_state)
         self.completer = Completer(self.protocol.documents, Workspace(), self.link, self.protocol.notebooks)
         self.editor = Editor(self.completer, self.link)
+        self.completer.reading = self.status.reading
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """One line in the editor's log; an error's own text may quote a document, so its kind must do."""

@@ -15,9 +15,11 @@ from pygls.lsp.server import LanguageServer
 
 from lsp.completion import Outcome
 from lsp.engine import State
+from server.wire import CompletionProgress
 
 STATUS = "draftline/status"
-"""Notification to the editor: {state, message, model, last}, last being {reason, kind, uri, version, figures...}."""
+"""Notification to the editor: {state, message, model, reading, last}, reading being {done, total} or null and last
+{reason, kind, uri, version, figures...}."""
 
 
 class Status:
@@ -26,6 +28,7 @@ class Status:
         self._state: State = "loading"
         self._message = ""
         self._model: str | None = None
+        self._reading: CompletionProgress | None = None
         self._last: dict[str, Any] | None = None
         self._shown: set[str] = set()
         self._progress: asyncio.Task[None] | None = None
@@ -62,6 +65,11 @@ class Status:
         self.log(" ".join(words))
         self._send()
 
+    def reading(self, progress: CompletionProgress | None) -> None:
+        """How far the engine is with a long prompt; None when it is read."""
+        self._reading = progress
+        self._send()
+
     def log(self, line: str, kind: types.MessageType = types.MessageType.Log) -> None:
         self._server.window_log_message(types.LogMessageParams(kind, _one_line(line)))
 
@@ -74,7 +82,17 @@ class Status:
             self._server.window_show_message(types.ShowMessageParams(types.MessageType.Error, f"Draftline: {line}"))
 
     def _send(self) -> None:
-        status = {"state": self._state, "message": _one_line(self._message), "model": self._model, "last": self._last}
+        message, reading = self._message, None
+        if self._reading is not None and self._state == "ready":
+            message = f"reading {self._reading.done:,} of {self._reading.total:,} tokens"
+            reading = {"done": self._reading.done, "total": self._reading.total}
+        status = {
+            "state": self._state,
+            "message": _one_line(message),
+            "model": self._model,
+            "reading": reading,
+            "last": self._last,
+        }
         self._server.protocol.notify(STATUS, status)
 
     def _begin_progress(self) -> None:

@@ -29,6 +29,7 @@ from server.wire import (
     ENGINE_PID_HEADER,
     CompletionEvent,
     CompletionFinished,
+    CompletionProgress,
     CompletionRequest,
     CompletionText,
     Health,
@@ -115,7 +116,8 @@ class EngineClient:
         return self._health.model_id
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent]:
-        """Stream one answer: any number of CompletionText, then exactly one CompletionFinished.
+        """Stream one answer: CompletionProgress if asked for, any number of CompletionText, then exactly one
+        CompletionFinished.
 
         Closing the generator (or cancelling the task that reads it) cancels the generation in the engine.
         Raises EngineUnavailable at once when the engine dies after it took the request (the next call starts or
@@ -230,6 +232,8 @@ async def _events(response: httpx.Response) -> AsyncGenerator[CompletionEvent]:
 def _event(value: dict[str, Any]) -> CompletionEvent:
     if "finished" in value:
         return CompletionFinished.from_json(value["finished"])
+    if "prefill" in value:
+        return CompletionProgress.from_json(value["prefill"])
     return CompletionText(value["text"])
 
 

@@ -47,7 +47,8 @@ class GenerationRequest:
 
     ids: the whole prompt. checkpoints: token counts at which the recurrent state is worth keeping (prompt borders);
     the last of them is taken for the cursor. prediction: tokens that the answer is expected to copy in part, such as
-    the old text of an edit; the answer is then computed faster, and its text doesn't depend on them.
+    the old text of an edit; the answer is then computed faster, and its text doesn't depend on them. progress: whether
+    a long prefill tells how far it is.
     """
 
     ids: list[int]
@@ -59,6 +60,7 @@ class GenerationRequest:
     priority: Priority = "completion"
     speculate: bool = True
     prediction: tuple[int, ...] = ()
+    progress: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,14 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class PrefillEvent:
+    """How much of a long prompt is computed. done, total: tokens; those that were reused are done."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class TextEvent:
     """Whole characters that can be shown."""
 
@@ -104,4 +114,4 @@ class FinishedEvent:
     detail: str = ""
 
 
-Event = TextEvent | FinishedEvent
+Event = PrefillEvent | TextEvent | FinishedEvent

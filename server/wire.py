@@ -28,7 +28,8 @@ class CompletionRequest:
     segments: in prompt order, the part at the cursor last. stop: the rule that ends the generation inside the engine.
     timeout_ms: counted from the moment the engine accepts the request. speculate False switches drafting off, which
     never changes greedy text. prediction: text that the answer is expected to hold in part, such as the old text of an
-    edit: drafts are copied from it, and the answer's text doesn't depend on it.
+    edit: drafts are copied from it, and the answer's text doesn't depend on it. progress: whether a long prompt's
+    CompletionProgress is wanted.
     """
 
     segments: tuple[Segment, ...]
@@ -40,9 +41,28 @@ class CompletionRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculate: bool = True
     prediction: str = ""
+    progress: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class CompletionProgress:
+    """How much of a prompt is computed, which takes long: at most four times a second, and at the end once more.
+
+    done, total: tokens of the prompt; those that the engine held before are done.
+    """
+
+    done: int
+    total: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"prefill": asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CompletionProgress:
+        return cls(done=value["done"], total=value["total"])
 
 
 @dataclass(frozen=True)
@@ -83,7 +103,7 @@ class CompletionFinished:
         )
 
 
-CompletionEvent = CompletionText | CompletionFinished
+CompletionEvent = CompletionProgress | CompletionText | CompletionFinished
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from tiny_model import seldom_end, write_tiny_model
 
 from server.engine import ContextOverflow, Engine, InvalidRequest
 from server.gguf.errors import UselessWeights
-from server.request import Event, FinishedEvent, GenerationRequest, SamplingParams, TextEvent
-from server.serving import scheduler
+from server.request import Event, FinishedEvent, GenerationRequest, PrefillEvent, SamplingParams, TextEvent
+from server.serving import progress, scheduler
 from server.serving.answer_text import AnswerText
 from server.serving.generation import Generation
 from server.speculation.copies import CopyTimes
@@ -166,6 +166,28 @@ def test_counters_are_those_of_the_models_own_work(engine: Engine, monkeypatch: 
     assert max(prefilled) <= 256
     assert max(steps) <= 16
     assert c.drafted == sum(cycles) - len(cycles)
+
+
+def test_a_long_prompt_tells_how_far_it_is_if_asked_and_the_answer_is_the_same(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QUIET_S", "EVERY_S"):
+        monkeypatch.setattr(progress, name, 0.0)
+    ids = prompt(900)
+    run(engine, ids[:300], 1)
+    *events, finished = engine.submit(ask(engine, ids, progress=True))
+    told = [event for event in events if isinstance(event, PrefillEvent)]
+    assert told == events[: len(told)], "all before the text"
+    assert isinstance(finished, FinishedEvent)
+    assert len(told) > 3
+    assert {event.total for event in told} == {900}
+    done = [event.done for event in told]
+    assert done == sorted(set(done))
+    assert done[0] > finished.counters.reused > 0
+    assert done[-1] == 900
+    engine._cache.clear()
+    text, _ = run(engine, ids)
+    assert "".join(event.text for event in events if isinstance(event, TextEvent)) == text
 
 
 def test_the_same_prompt_again_prefills_nothing_and_gives_the_same_text(engine: Engine) -> None:

@@ -19,7 +19,7 @@ from prompts.edit import Around, EditPrompt, Format, answered, edit_prompt, ques
 from prompts.text import byte_length
 from server.client import EngineError, EngineUnavailable
 from server.request import Counters, SamplingParams
-from server.wire import CompletionFinished, CompletionRequest
+from server.wire import CompletionFinished, CompletionProgress, CompletionRequest
 
 Kind = Literal["edit", "fix", "docstring", "tests", "explain"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -189,18 +189,25 @@ class Editor:
 
     async def _stream(self, asked: CompletionRequest, show: Callable[[str], None]) -> tuple[str, CompletionFinished]:
         """The engine's answer; ``show`` is called with all of it so far. Raises EngineUnavailable and EngineError."""
-        connection, text = self._link.engine(), ""
+        connection, text, told = self._link.engine(), "", False
         limit = TIMEOUT_MS / 1000 + ENGINE_GRACE_S
         try:
             async with asyncio.timeout(limit), aclosing(connection.complete(asked)) as events:
                 async for event in events:
                     if isinstance(event, CompletionFinished):
                         return text, event
-                    text += event.text
-                    show(text)
+                    if isinstance(event, CompletionProgress):
+                        told = event.done < event.total
+                        self._completer.reading(event if told else None)
+                    else:
+                        text += event.text
+                        show(text)
         except TimeoutError:
             self._link.suspect(connection)
             return text, CompletionFinished("timeout", Counters())
+        finally:
+            if told:
+                self._completer.reading(None)
         raise EngineUnavailable("the engine's answer has no end")
 
     def _prompt(self, request: EditRequest, known: EditOutcome) -> tuple[EditPrompt, CompletionRequest]:
@@ -228,6 +235,7 @@ class Editor:
             timeout_ms=TIMEOUT_MS,
             priority="edit",
             prediction=prompt.prediction,
+            progress=True,
         )
 
     def _room(self, kind: Kind, size: int) -> tuple[int, int]:

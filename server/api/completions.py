@@ -22,7 +22,7 @@ from server.api.running import Asked, Running, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.stop_strings import StopStrings
 from server.api.streaming import StreamedAnswer, unless_gone
-from server.request import Counters, FinishedEvent
+from server.request import Counters, FinishedEvent, TextEvent
 
 DEFAULT_MAX_TOKENS = 16
 DEFAULT_TEMPERATURE = 1.0
@@ -139,7 +139,7 @@ async def _whole(call: _Call, running: Running) -> Response:
     async for event in running.events():
         if isinstance(event, FinishedEvent):
             finished = event
-        else:
+        elif isinstance(event, TextEvent):
             text += event.text
     if (error := _failure(finished)) is not None:
         return error.response()
@@ -150,7 +150,7 @@ async def _server_sent_events(call: _Call, running: Running) -> AsyncGenerator[b
     async for event in running.events():
         if isinstance(event, FinishedEvent):
             finished = event
-        else:
+        elif isinstance(event, TextEvent):
             yield _event(call.chunk(event.text, None))
     if (error := _failure(finished)) is not None:
         yield _event(error.to_json())

@@ -19,8 +19,8 @@ from server.api.host import EngineHost
 from server.api.running import Asked, Running, first_difference, start
 from server.api.sampling import MAX_TOKENS, read_sampling
 from server.api.streaming import StreamedAnswer
-from server.request import FinishedEvent, Priority
-from server.wire import ENGINE_PID_HEADER, CompletionFinished, Route
+from server.request import FinishedEvent, PrefillEvent, Priority
+from server.wire import ENGINE_PID_HEADER, CompletionFinished, CompletionProgress, Route
 
 StopWhen = Literal["now", "idle"]
 MOST_PID = 2**31 - 1
@@ -80,6 +80,7 @@ def _read(fields: Fields) -> Asked:
         priority=priority,
         speculate=fields.boolean("speculate", True),
         prediction=fields.optional_text("prediction") or "",
+        progress=fields.boolean("progress", False),
     )
 
 
@@ -105,6 +106,8 @@ async def _lines(running: Running) -> AsyncGenerator[bytes]:
                 segment_tokens=running.prompt.lengths,
             )
             yield _line(finished.to_json())
+        elif isinstance(event, PrefillEvent):
+            yield _line(CompletionProgress(event.done, event.total).to_json())
         else:
             yield _line({"text": event.text})
 

@@ -24,7 +24,6 @@ from server.request import (
     Priority,
     SamplingParams,
     StopRule,
-    TextEvent,
 )
 from server.serving.scheduler import EngineBusy
 from server.wire import Route
@@ -54,6 +53,7 @@ class Asked:
     priority: Priority = "completion"
     speculate: bool = True
     prediction: str = ""
+    progress: bool = False
 
 
 def encode_prompt(asked: Asked, tokenizer: Tokenizer, chat: ChatTemplate | None = None) -> PromptTokens:
@@ -129,7 +129,7 @@ class Running:
             log_finished(self.asked.route, finished)
             self._host.end(self)
 
-    async def events(self) -> AsyncGenerator[TextEvent | FinishedEvent]:
+    async def events(self) -> AsyncGenerator[Event]:
         """Every event once; the last is FinishedEvent."""
         while True:
             event = await self._events.get()
@@ -208,6 +208,7 @@ def _submit(host: EngineHost, asked: Asked, prompt: PromptTokens, prediction: tu
                 priority=asked.priority,
                 speculate=asked.speculate,
                 prediction=prediction,
+                progress=asked.progress,
             )
         )
     except ContextOverflow as error:

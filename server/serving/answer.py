@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from server.cache.prefix import CachedSequence, PrefixCache, prefill_step
 from server.cache.tree import MIXED
-from server.request import Counters, FinishReason, GenerationRequest, TextEvent
+from server.request import Counters, FinishReason, GenerationRequest, PrefillEvent, TextEvent
 from server.serving.answer_text import AnswerText
+from server.serving.progress import PrefillProgress
 from server.speculation.copies import Copies, CopyTimes
 from server.speculation.decoder import Decoder
 from server.speculation.depth import DepthController
@@ -73,7 +74,7 @@ class Answer:
         choosers: tuple[ThreadChooser, ThreadChooser] | None = None,
         launches: Launches | None = None,
         submitted: float,
-        show: Callable[[TextEvent], None],
+        show: Callable[[PrefillEvent | TextEvent], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """choosers: of threads for prefill and decoding, where a CPU computes. launches: of the decode kernel, where
@@ -94,6 +95,7 @@ class Answer:
         self._show = show
         self._clock = clock
         self._sequence: CachedSequence | None = None
+        self._progress: PrefillProgress | None = None
         self._decoder: Decoder | LaunchDecoder | None = None
         self._shared = self._reused = self._prefilled = self._generated = 0
         self._drafted = self._accepted = self._cycles = self._decoded = 0
@@ -108,7 +110,11 @@ class Answer:
         if self._sequence is None:
             self._shared = self._cache.shared(self._request.ids)
             self._sequence, self._reused = self._cache.take(self._request.ids, self._request.checkpoints)
+            if self._request.progress:
+                self._progress = PrefillProgress(len(self._request.ids), self._show, self._clock)
         self._prefill(self._sequence)
+        if self._progress is not None:
+            self._progress.reached(len(self._sequence.state.tokens))
         if len(self._sequence.state.tokens) < len(self._request.ids):
             return None
         if self._room < 1:

@@ -56,6 +56,15 @@ def test_segments_of_a_file_have_no_place_in_a_chat(api: httpx.Client) -> None:
     assert answer.json()["error"]["message"] == "segments[0]: the role 'text' has no place in a chat"
 
 
+def test_a_long_prompt_tells_how_far_it_is_to_those_who_ask(api: httpx.Client) -> None:
+    text, _ = ask(api, body("read slowly!"))
+    answer = api.post(PATH, json=body("read slowly!", progress=True))
+    events = [json.loads(line) for line in answer.text.splitlines() if line]
+    assert events[:2] == [{"prefill": {"done": done, "total": 12}} for done in (6, 12)]
+    assert "".join(event["text"] for event in events[2:-1]) == text
+    assert "finished" in events[-1]
+
+
 def test_u41_counters_are_complete(api: httpx.Client) -> None:
     counters = ask(api, body())[1]["counters"]
     wanted = {

@@ -29,7 +29,7 @@ from server.process.last_model import LastModel, name_of, read_last, want, write
 from server.process.lock import lock_holder
 from server.process.serve import ServeError, load_engine
 from server.process.stop import stop_engine
-from server.wire import CompletionFinished, CompletionRequest, CompletionText, Health
+from server.wire import CompletionFinished, CompletionProgress, CompletionRequest, CompletionText, Health
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +67,15 @@ async def whole_answer(client: EngineClient, request: CompletionRequest) -> tupl
         else:
             finished = event
     return "".join(pieces), finished
+
+
+async def test_a_long_prompt_is_told_to_a_client_that_asks(home: EngineHome) -> None:
+    home.serve()
+    request = CompletionRequest((Segment("text", "slowly!", "test"),), route="plain", max_tokens=1, progress=True)
+    async with connected() as client:
+        events = [event async for event in client.complete(request)]
+    assert events[:3] == [CompletionProgress(3, 7), CompletionProgress(7, 7), CompletionText("a")]
+    assert isinstance(events[3], CompletionFinished)
 
 
 def complete_once(request: CompletionRequest) -> tuple[str, CompletionFinished]:

@@ -30,10 +30,11 @@ Request = dict[str, Any]
 
 @dataclass
 class Script:
-    """One answer. pieces: the text as it is streamed. pause: seconds before each piece. hang: never finish.
-    die: after the pieces the engine is gone, as if killed. error: (HTTP status, code, message) instead of an answer."""
+    """One answer. pieces: the text as it is streamed, and events of other kinds as JSON. pause: seconds before each
+    piece. hang: never finish. die: after the pieces the engine is gone, as if killed. error: (HTTP status, code,
+    message) instead of an answer."""
 
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str | dict[str, Any]] = field(default_factory=list)
     pause: float = 0.0
     reason: str = "stop"
     hang: bool = False
@@ -202,7 +203,7 @@ class FakeEngine:
     async def _stream(self, request: Request, answer: Script, writer: asyncio.StreamWriter) -> None:
         for piece in answer.pieces:
             await asyncio.sleep(answer.pause)
-            _chunk(writer, {"text": piece})
+            _chunk(writer, {"text": piece} if isinstance(piece, str) else piece)
             await writer.drain()
         if answer.die:
             self._die()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import cycle, islice
 
 from server.model.chat_template import ChatTemplate, RenderedChat
-from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, TextEvent
+from server.request import Counters, FinishedEvent, FinishReason, GenerationRequest, PrefillEvent, TextEvent
 from server.serving.generation import Generation
 from server.serving.scheduler import EngineBusy
 
@@ -49,7 +49,8 @@ class ContextOverflow(ValueError):  # noqa: N818
 
 class ScriptedEngine:
     """token_s: seconds a cycle takes. A prompt that contains "fail!" makes the generation fail, and one that
-    contains "break!" the engine with it (``on_failure`` is called); one that contains "busy!" is one too many."""
+    contains "break!" the engine with it (``on_failure`` is called); one that contains "busy!" is one too many, and one
+    that contains "slowly!" takes long to read."""
 
     def __init__(self, token_s: float = 0.0, context_length: int = 4096) -> None:
         self.tokenizer = ScriptedTokenizer()
@@ -103,6 +104,9 @@ class ScriptedEngine:
             return FinishedEvent("error", Counters(), "told to break")
         if "fail!" in prompt:
             return FinishedEvent("error", Counters(), "told to fail")
+        if "slowly!" in prompt and request.progress:
+            for part in (1, 2):
+                generation.put(PrefillEvent(part * len(request.ids) // 2, len(request.ids)))
         told = re.search("«(.*)»", prompt, re.DOTALL)
         reason: FinishReason = "length" if told is None or request.max_tokens < len(told[1]) else "end"
         for character in islice(cycle(ANSWER) if told is None else told[1], request.max_tokens):
