@@ -6,18 +6,16 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from damage import damaged
-from planted import refused_drafts
+from planted import refused_drafts, shared_memory, wrong_rows
 from tiny_model import seldom_end, write_tiny_model
 
 from server.cache.disk import DISK_BYTES, SUFFIX, TEMPORARY, CacheFile
 from server.engine import Engine
-from server.model.state import Checkpoint, Rows, SequenceState
 from server.request import FinishedEvent, GenerationRequest, TextEvent
 from server.serving.generation import Generation
 
@@ -207,25 +205,6 @@ def test_planted_blocks_without_a_check_give_another_answer(
     monkeypatch.setattr(lives, "folder_gone", lives.damaged)
     with pytest.raises(AssertionError):
         live(model_file, fresh, lives, session, 60)
-
-
-def wrong_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept has keys for values."""
-    rows = SequenceState.rows
-    monkeypatch.setattr(
-        SequenceState, "rows", lambda self, start, end: Rows(start, rows(self, start, end).stored.flip(1))
-    )
-
-
-def shared_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next request writes into what is kept."""
-    checkpoint = SequenceState.checkpoint
-
-    def view(self: SequenceState, length: int | None = None) -> Checkpoint:
-        kept = checkpoint(self, length)
-        return replace(kept, memory=self.memory) if kept.length == self.length else kept
-
-    monkeypatch.setattr(SequenceState, "checkpoint", view)
 
 
 @pytest.mark.parametrize("plant", [refused_drafts, wrong_rows, shared_memory])

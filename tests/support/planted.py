@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from server.cache.prefix import CachedSequence
 from server.engine import Engine
+from server.model.state import Checkpoint, Rows, SequenceState
 
 
 def refused_drafts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +22,22 @@ def refused_drafts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         give_back(sequence)
 
     monkeypatch.setattr(engine._cache, "give_back", too_far)
+
+
+def wrong_rows(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept has keys for values."""
+    rows = SequenceState.rows
+    monkeypatch.setattr(
+        SequenceState, "rows", lambda self, start, end: Rows(start, rows(self, start, end).stored.flip(1))
+    )
+
+
+def shared_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request writes into what is kept."""
+    checkpoint = SequenceState.checkpoint
+
+    def view(self: SequenceState, length: int | None = None) -> Checkpoint:
+        kept = checkpoint(self, length)
+        return replace(kept, memory=self.memory) if kept.length == self.length else kept
+
+    monkeypatch.setattr(SequenceState, "checkpoint", view)
