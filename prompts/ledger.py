@@ -181,7 +181,9 @@ class Ledger:
                 if size <= room and not known:
                     found.append(Segment("file", sendable(text), source=DEFINITION, path=path, checkpoint=True))
                     room -= size
-        return found
+        # Those that were there stand first, in the order they had: less of what is kept ends with the first new one.
+        stay = [segment for segment in self._before if segment in found]
+        return [*stay, *(segment for segment in found if segment not in stay)]
 
     def _pay(self, reuse: Reuse, segments: Sequence[Segment]) -> None:
         corrections, _ = self._stable.stale()

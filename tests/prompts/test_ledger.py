@@ -312,6 +312,27 @@ def test_a_definition_that_stands_in_the_prompt_is_not_shown_again():
     assert "separator" in text
 
 
+def test_definitions_that_stay_when_the_cursor_goes_elsewhere_stand_before_the_new_ones():
+    space = defining()
+    names = ("alpha_one", "beta_two", "shared_three")
+    functions = [line for name in names for line in (f"def {name}(a):", "    return a", "")]
+    space.files["a.py"] = [*body("a", 300), "", *functions]
+    space.files["c.py"] = ["from a import shared_three", *body("c", 90)]
+    for line, name in ((50, "alpha_one"), (75, "beta_two")):
+        space.files["c.py"][line] = f"x = {name}(1)"
+    shown = []
+    for line in (50, 75, 50, 75):
+        space.go("c.py", line + 1)
+        segments = space.prompt()
+        shown.append([text.split("(")[0].removeprefix("def ") for _, text in parts(segments, DEFINITION)])
+    assert shown == [
+        ["alpha_one", "shared_three"],
+        ["shared_three", "beta_two"],
+        ["shared_three", "alpha_one"],
+        ["shared_three", "beta_two"],
+    ]
+
+
 def test_a_name_just_typed_waits_for_idle_time_so_that_typing_only_appends():
     space = defining()
     space.files["a.py"] = [*body("a", 300), *DEFINES]
