@@ -110,7 +110,8 @@ class CacheFile:
         return tree
 
     def save(self, nodes: Sequence[tuple[Node, bool]]) -> None:
-        """Write nodes, parents first, with their checkpoints or without; the file before it stays until it is there.
+        """Write nodes, with their checkpoints or without: what is worth most first, and parents before children. The
+        file before it stays until it is there.
 
         What goes wrong is a line in the log.
         """
@@ -141,16 +142,15 @@ class CacheFile:
 
     def _remove_left(self) -> None:
         """Remove what processes left that ended while they wrote; one that still writes holds a lock on its file."""
-        with contextlib.suppress(OSError):
-            for left in self.path.parent.glob(f"*{TEMPORARY}"):
-                with left.open("rb") as file:
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:
-                        continue
-                    except OSError:  # a file system without locks
-                        pass
-                    left.unlink()
+        for left in self.path.parent.glob(f"*{TEMPORARY}"):
+            with contextlib.suppress(OSError), left.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                except OSError:  # a file system without locks
+                    pass
+                left.unlink()
 
     def _make_room(self) -> None:
         """Other models' files go, the oldest first, until the folder holds its budget."""

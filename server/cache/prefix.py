@@ -187,17 +187,18 @@ class PrefixCache:
         self._keep_to_budget()
 
     def most_valuable(self, budget: int) -> list[tuple[Node, bool]]:
-        """Nodes, parents first, and whether with their checkpoints: what is worth most within so many bytes."""
+        """Nodes and whether with their checkpoints: what is worth most within so many bytes, that first, parents before
+        their children."""
         newest = set(map(id, self._newest))
-        chosen: dict[int, bool] = {}
+        chosen: dict[int, tuple[Node, bool]] = {}
         for worth in sorted(self.worths(), key=lambda worth: (id(worth.node) not in newest, -worth.per_byte)):
             assert worth.node.checkpoint is not None
             path = [node for node in worth.node.path() if id(node) not in chosen]
             size = worth.node.checkpoint.nbytes + sum(node.rows_nbytes for node in path)
             if size <= budget:
                 budget -= size
-                chosen |= dict.fromkeys(map(id, path), False) | {id(worth.node): True}
-        return [(node, chosen[id(node)]) for node in self.tree.nodes() if id(node) in chosen]
+                chosen |= {id(node): (node, False) for node in path} | {id(worth.node): (worth.node, True)}
+        return list(chosen.values())
 
     @property
     def nbytes(self) -> int:

@@ -14,7 +14,8 @@ from damage import damaged
 from planted import refused_drafts, shared_memory, wrong_rows
 from tiny_model import seldom_end, write_tiny_model
 
-from server.cache.disk import DISK_BYTES, SUFFIX, TEMPORARY, CacheFile
+from server.cache import disk
+from server.cache.disk import DISK_BYTES, SUFFIX, TEMPORARY
 from server.engine import Engine
 from server.request import FinishedEvent, GenerationRequest, TextEvent
 from server.serving.generation import Generation
@@ -195,16 +196,14 @@ def test_an_answer_is_that_of_a_fresh_engine_whatever_happened_to_the_file(
     assert reused > 2000
 
 
-def test_planted_blocks_without_a_check_give_another_answer(
+def test_a_planted_fault_of_reading_the_file_is_noticed(
     model_file: Path, fresh: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CacheFile, "_digest", lambda self, index, body: bytes(16))
+    tensors = disk._tensors
+    monkeypatch.setattr(disk, "_tensors", lambda *arguments: (-x for x in tensors(*arguments)))
     session = Session(11)
-    lives = Lives(tmp_path / "cache", session.rng, monkeypatch)
-    monkeypatch.setattr(lives, "disk_full", lives.damaged)
-    monkeypatch.setattr(lives, "folder_gone", lives.damaged)
     with pytest.raises(AssertionError):
-        live(model_file, fresh, lives, session, 60)
+        live(model_file, fresh, Lives(tmp_path / "cache", session.rng, monkeypatch), session, 18)
 
 
 @pytest.mark.parametrize("plant", [refused_drafts, wrong_rows, shared_memory])

@@ -285,6 +285,18 @@ def test_a_file_holds_its_budget_with_what_is_worth_most(model: HybridModel, tmp
     assert 0 < smaller.nbytes <= smaller.budget
 
 
+@pytest.mark.parametrize("n", range(len(TEXTS)))
+def test_a_smaller_cache_finds_the_text_that_was_used_last(model: HybridModel, tmp_path: Path, n: int) -> None:
+    """And so does one that finds the end of the file damaged."""
+    cache, file = filled(model), CacheFile(tmp_path, bytes(32))
+    state, _ = prefilled(model, cache, TEXTS[n])
+    file.save(cache.most_valuable(PLENTY))
+    again = PrefixCache(model.new_state, PLENTY)
+    again.restore(file.load(model.new_state, VOCABULARY, state.nbytes))
+    assert len(again) < len(cache)
+    assert prefilled(model, again, TEXTS[n])[1] == len(TEXTS[n])
+
+
 def test_other_models_files_go_when_the_folder_is_full(model: HybridModel, file: CacheFile) -> None:
     size = file.path.stat().st_size
     nodes = filled(model).most_valuable(PLENTY)
