@@ -16,6 +16,7 @@ import os
 import platform
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -37,6 +38,11 @@ SUFFIX = ".prefixes"
 TEMPORARY = ".prefixes-new"
 DISK_BYTES = 2**30
 """Of a folder, unless said otherwise: of this model, and of others as far as there is room."""
+SAVE_S = 6.0
+"""For writing: a process that ends is given 10 seconds, and on a slow disk the most valuable part is better than
+none."""
+SYNC_BYTES = 64 * 2**20
+"""So much at a time is on the disk before the clock is looked at: what is only in memory takes no time."""
 SAMPLES = 64
 SAMPLE_BYTES = 64 * 1024
 DIGEST_BYTES = 16
@@ -124,8 +130,7 @@ class CacheFile:
                     with contextlib.suppress(OSError):  # a file system without locks
                         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._write(file, nodes)
-                    file.flush()
-                    os.fsync(file.fileno())
+                    _sync(file)
                 temporary.replace(self.path)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -168,10 +173,17 @@ class CacheFile:
         newest_first = sorted({id(n.text): n.text for n, _ in nodes}.values(), key=lambda text: text.used, reverse=True)
         rank = {id(text): n for n, text in enumerate(newest_first)}
         number = {id(node): n for n, (node, _) in enumerate(nodes)}
+        until, synced = time.monotonic() + SAVE_S, 0
         file.write(MAGIC)
         header = {"model": self._identity.hex(), "texts": len(newest_first)}
         self._write_block(file, -1, json.dumps(header).encode(), b"")
         for index, (node, with_checkpoint) in enumerate(nodes):
+            if file.tell() - synced > SYNC_BYTES:
+                _sync(file)
+                synced = file.tell()
+            if index and time.monotonic() > until:
+                log.warning("the disk of %s is slow: %d of %d pieces are kept", self.path.parent, index, len(nodes))
+                return
             assert node.rows is not None
             kept = node.checkpoint if with_checkpoint else None
             tensors = [node.rows.stored, *((kept.last_hidden, kept.memory, kept.conv) if kept is not None else ())]
@@ -256,6 +268,11 @@ def _tensors(body: bytes, start: int, described: list[list[Any]]) -> Iterator[to
         yield torch.frombuffer(data, dtype=empty.dtype).view(shape) if data else empty
     if start != len(body):
         raise UnreadableCache("it is too long")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _bytes(x: torch.Tensor) -> bytes:

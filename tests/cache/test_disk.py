@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -295,6 +296,31 @@ def test_a_smaller_cache_finds_the_text_that_was_used_last(model: HybridModel, t
     again.restore(file.load(model.new_state, VOCABULARY, state.nbytes))
     assert len(again) < len(cache)
     assert prefilled(model, again, TEXTS[n])[1] == len(TEXTS[n])
+
+
+def test_on_a_slow_disk_what_is_worth_most_is_kept_in_time(
+    model: HybridModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, file, now = filled(model), CacheFile(tmp_path, bytes(32)), 0.0
+    fsync, synced = os.fsync, []
+
+    def slow(number: int) -> None:
+        nonlocal now
+        now += 2.5
+        synced.append(os.fstat(number).st_size)
+        fsync(number)
+
+    prefilled(model, cache, TEXTS[1])
+    nodes = cache.most_valuable(PLENTY)
+    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(disk, "SYNC_BYTES", 1000)
+    monkeypatch.setattr(disk, "time", SimpleNamespace(monotonic=lambda: now))
+    file.save(nodes)
+    assert now == 5 * 2.5, "three times until six seconds are over, what was written since, and the folder"
+    assert f"is slow: 3 of {len(nodes)} pieces are kept" in caplog.text
+    monkeypatch.undo()
+    assert len(list(file.load(model.new_state, VOCABULARY, PLENTY).nodes())) == 3
+    assert synced[0] < synced[1] < synced[2]
 
 
 def test_other_models_files_go_when_the_folder_is_full(model: HybridModel, file: CacheFile) -> None:
