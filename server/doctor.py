@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from server import __version__
+from server.host_memory import available_memory
 from server.models_known import EMBEDDED, ModelNotFound, asked_model, find_model, model_id
 from server.process.attach import GO_BACK
 from server.process.last_model import read_last
 from server.process.lock import lock_holder
-from server.process.memory import TooLittleMemory, available_memory, check_memory
+from server.process.memory import TooLittleMemory, check_memory
 from server.process.places import Places, RuntimeDirectoryError, find_places
 from server.process.probe import NoAnswer, probe
 

@@ -19,7 +19,7 @@ import torch
 from server.cache.borders import ON_GPU
 from server.cache.disk import DISK_BYTES, CacheFile, identity
 from server.cache.prefix import PrefixCache
-from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, load_on_gpu, warm_up_gpu
+from server.executor import DRAFT_ROWS, Choice, gpu_cache_bytes, host_cache_bytes, load_on_gpu, warm_up_gpu
 from server.gguf.errors import UselessWeights
 from server.gguf.reader import ModelFile
 from server.kernel.errors import KernelFault
@@ -243,7 +243,7 @@ class Engine:
         self.context_length = choice.context or self.model.config.context_length
         self._rate = PrefillRate(warm_up_gpu(self._launches))
         budget = gpu_cache_bytes(self.model) if self._cache_bytes is None else self._cache_bytes
-        self._cache = PrefixCache(self.model.new_state, budget, ON_GPU)
+        self._cache = PrefixCache(self.model.new_state, budget, ON_GPU, host_cache_bytes() if budget else 0)
 
     def _load_on_cpu(self, file: ModelFile) -> None:
         self.model = HybridModel.load(

@@ -21,6 +21,7 @@ import torch
 
 from server.gguf.on_device import FileOnDevice
 from server.gguf.reader import ModelFile
+from server.host_memory import available_memory
 from server.kernel.buffers import MAX_DRAFTS, MAX_ROWS
 from server.kernel.compile import compile_kernel, require_compiler
 from server.kernel.cycle import Cycles
@@ -47,6 +48,9 @@ WORKING_BYTES = 2 << 30
 """On a GPU beside weights and sequences: the CUDA context, libraries, activations of a prompt's chunk."""
 CACHE_SHARE = 4
 """Kept sequences get one of so many parts of the GPU memory that is free when the model has been loaded."""
+HOST_SHARE = 8
+"""What doesn't fit there gets one of so many parts of the host's free memory. Page-locked pieces take up to twice their
+size."""
 KEPT_STATES = 8
 """Recurrent states that there must be room for beside the rows of a kept sequence."""
 LEAST_CONTEXT, CONTEXT_STEP = 4096, 1024
@@ -208,6 +212,11 @@ def gpu_cache_bytes(model: HybridModel) -> int:
     torch.cuda.empty_cache()
     free = torch.cuda.mem_get_info(model.device)[0]
     return free // CACHE_SHARE
+
+
+def host_cache_bytes() -> int:
+    """What kept sequences may take of the host's memory, beside a GPU's."""
+    return available_memory() // HOST_SHARE
 
 
 def _draft_ids(file: ModelFile, end_tokens: Collection[int]) -> list[int]:

@@ -14,7 +14,7 @@ BELOW = {
     "server/speculation": ("server.request", "server.model", "server.kernel"),
     "server/cache": ("server.model",),
     "server/kernel": ("server.gguf", "server.model", "server.models_known", "server.synth"),
-    "server/executor.py": ("server.gguf", "server.model", "server.kernel", "server.speculation"),
+    "server/executor.py": ("server.host_memory", "server.gguf", "server.model", "server.kernel", "server.speculation"),
     "server/engine.py": (
         "server.executor",
         "server.request",

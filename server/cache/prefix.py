@@ -64,16 +64,28 @@ class CachedSequence:
     cutting: Cutting = ON_CPU
     limit: float = math.inf
     """Bytes that ``states`` may take: a long prompt of a model with large states would fill the memory with them."""
+    far_limit: float = 0
+    """The same in the host's memory."""
 
     def keep(self, length: int) -> None:
         """Keep the state after ``length`` tokens: all, or some that the last decode passed.
 
-        Beyond the limit the state goes whose loss leaves the smallest gap.
+        Beyond the limit the oldest go to the host's memory. Where there is no room for them, the one goes whose loss
+        leaves the smallest gap.
         """
         self.states.append(KeptState(self.state.checkpoint(length), min(self.chunked, length)))
-        while len(self.states) > NEWEST and sum(s.checkpoint.nbytes for s in self.states) > self.limit:
+        near = [s.checkpoint for s in self.states if not s.checkpoint.far]
+        room = self.far_limit - sum(s.checkpoint.nbytes for s in self.states if s.checkpoint.far)
+        while len(near) > NEWEST and sum(c.nbytes for c in near) > self.limit and near[0].nbytes <= room:
+            room -= near[0].nbytes
+            near.pop(0).send_away()
+        while len(self.states) > NEWEST and self._near_bytes > self.limit:
             ends = [self.taken[-1].end if self.taken else 0, *(s.length for s in self.states)]
             del self.states[min(range(len(self.states) - NEWEST), key=lambda n: ends[n + 2] - ends[n])]
+
+    @property
+    def _near_bytes(self) -> int:
+        return sum(s.checkpoint.nbytes for s in self.states if not s.checkpoint.far)
 
     def pieces(self) -> list[Piece]:
         """All that is kept of it: what it was made of, the states since, and the last one."""
@@ -116,13 +128,17 @@ def _fits(chunked: int, length: int, begin: int) -> bool:
 
 
 class PrefixCache:
-    """Kept sequences of one model, within a budget of bytes. Used by one thread."""
+    """Kept sequences of one model, within budgets of bytes. Used by one thread."""
 
-    def __init__(self, new_state: Callable[[], SequenceState], budget: int, cutting: Cutting = ON_CPU) -> None:
-        """budget: bytes that all that is kept may take together. cutting: how its prompts are computed."""
+    def __init__(
+        self, new_state: Callable[[], SequenceState], budget: int, cutting: Cutting = ON_CPU, far_budget: int = 0
+    ) -> None:
+        """budget: bytes that all that is kept may take together. cutting: how its prompts are computed. far_budget:
+        bytes of the host's memory for what the budget of a GPU's doesn't hold."""
         self.cutting = cutting
         self._new_state = new_state
         self.budget = budget
+        self.far_budget = far_budget
         self.clear()
 
     def clear(self) -> None:
@@ -146,7 +162,7 @@ class PrefixCache:
         text = self._text(ids)
         node = self._reusable(ids, steps_begin(len(ids), checkpoints, self.cutting))
         if node is None:
-            return CachedSequence(self._new_state(), text=text, cutting=self.cutting, limit=self.budget / 2), 0
+            return self._sequence(self._new_state(), 0, (), text), 0
         path = node.path()
         self._touch(path, text)
         spare = max(self._spare, key=lambda spare: spare.held(path), default=None)
@@ -157,7 +173,11 @@ class PrefixCache:
         assert node.checkpoint is not None
         spare.state.adopt(node.checkpoint, [n.rows for n in path[spare.held(path) :] if n.rows is not None])
         taken = tuple(Piece(n.end, n.way, n.checkpoint, n.rows) for n in path)
-        return CachedSequence(spare.state, [], node.chunked, taken, text, self.cutting, self.budget / 2), node.end
+        return self._sequence(spare.state, node.chunked, taken, text), node.end
+
+    def _sequence(self, state: SequenceState, chunked: int, taken: tuple[Piece, ...], text: Text) -> CachedSequence:
+        limits = self.budget / 2, self.far_budget / 2
+        return CachedSequence(state, [], chunked, taken, text, self.cutting, *limits)
 
     def give_back(self, sequence: CachedSequence) -> None:
         """Keep a sequence for later, then drop what is worth least until the budget holds."""
@@ -202,8 +222,14 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is kept; what sequences share counts once."""
-        return sum(node.nbytes for node in self.tree.nodes()) + sum(spare.state.nbytes for spare in self._spare)
+        """Bytes of all that is kept, but for those in the host's memory; what sequences share counts once."""
+        near = sum(node.nbytes - node.far_nbytes for node in self.tree.nodes())
+        return near + sum(spare.state.nbytes for spare in self._spare)
+
+    @property
+    def far_nbytes(self) -> int:
+        """Bytes of what is kept in the host's memory."""
+        return sum(node.far_nbytes for node in self.tree.nodes())
 
     def __len__(self) -> int:
         """How many sequences are kept: ends that no other one goes on from."""
@@ -243,7 +269,8 @@ class PrefixCache:
             node.text, node.request = text, text.requests
 
     def _keep_to_budget(self) -> None:
-        """Drop what is worth nothing, and then what is worth least until the budget holds.
+        """Drop what is worth nothing. Then send away what is worth least until the budget holds, and drop what is worth
+        least of that until the host's holds.
 
         The last states of the last request save little, but to each keystroke: they go when nothing else is left.
         States that wait for a request save it a copy, nodes save it a prefill: they get half of the bytes at most.
@@ -253,23 +280,30 @@ class PrefixCache:
             if worth.saved < WORTHLESS and id(worth.node) not in newest:
                 self._drop(worth.node)
         del self._spare[SPARE:]
-        excess = self.nbytes - self.budget
-        while excess > 0:
+        while self.nbytes > self.budget:
             waiting = sum(spare.state.nbytes for spare in self._spare)
             if self._spare and (len(self._spare) > 1 or waiting > self.budget / 2):
-                excess -= self._spare.pop().state.nbytes
-            else:
+                self._spare.pop()
+            elif not self.far_budget or not self._send_away_least(newest):
                 least = min(self.worths(), key=lambda worth: (id(worth.node) in newest, worth.per_byte))
-                excess -= self._drop(least.node)
+                self._drop(least.node)
+        while self.far_nbytes > self.far_budget:
+            far = (worth for worth in self.worths() if worth.node.far_nbytes)
+            self._drop(min(far, key=lambda worth: (id(worth.node) in newest, worth.per_byte)).node)
 
-    def _drop(self, node: Node) -> int:
-        """Drop an end, or the state between others -> bytes."""
+    def _send_away_least(self, newest: set[int]) -> int:
+        """What is worth least of what isn't in the host's memory yet -> bytes, 0 when all is."""
+        for worth in sorted(self.worths(), key=lambda worth: (id(worth.node) in newest, worth.per_byte)):
+            if moved := worth.node.send_away():
+                return moved
+        return 0
+
+    def _drop(self, node: Node) -> None:
+        """Drop an end, or the state between others."""
         if not node.children:
-            return self.tree.remove(node)
-        assert node.checkpoint is not None
-        freed = node.checkpoint.nbytes
-        node.checkpoint = None
-        return freed
+            self.tree.remove(node)
+        else:
+            node.checkpoint = None
 
     def worths(self) -> list[Worth]:
         """What each state is worth, parents before their children.

@@ -62,6 +62,27 @@ class Node:
     def nbytes(self) -> int:
         return self.rows_nbytes + (self.checkpoint.nbytes if self.checkpoint is not None else 0)
 
+    @property
+    def far_nbytes(self) -> int:
+        """Of its bytes those that lie in the host's memory, away from the device that computes."""
+        rows = self.rows_nbytes if self.rows is not None and self.rows.far else 0
+        return rows + (self.checkpoint.nbytes if self.checkpoint is not None and self.checkpoint.far else 0)
+
+    def send_away(self) -> int:
+        """Its checkpoint to the host's memory, and its keys and values when those below are there; those of the nodes
+        above too that no checkpoint needs any more -> bytes."""
+        before = self.far_nbytes
+        if self.checkpoint is not None and not self.checkpoint.far:
+            self.checkpoint.send_away()
+        moved = 0
+        node: Node | None = self
+        while node is not None and node.rows is not None and all(c.rows and c.rows.far for c in node.children):
+            if not node.rows.far:
+                node.rows.send_away()
+                moved += node.rows_nbytes if node is not self else 0
+            node = node.parent if node.parent is not None and node.parent.checkpoint is None else None
+        return moved + self.far_nbytes - before
+
     def path(self) -> list[Node]:
         """From below the root down to this node."""
         nodes: list[Node] = []
@@ -129,18 +150,15 @@ class PrefixTree:
                 node.checkpoint = piece.checkpoint
         return path
 
-    def remove(self, node: Node) -> int:
-        """Remove a node without children, and those above that nothing needs any more -> bytes."""
-        freed = 0
+    def remove(self, node: Node) -> None:
+        """Remove a node without children, and those above that nothing needs any more."""
         while node.parent is not None and not node.children:
             above = node.parent
             above.children.remove(node)
-            freed += node.nbytes
             node.parent = None
             if above.checkpoint is not None:
                 break
             node = above
-        return freed
 
     def _next(
         self, node: Node, wanted: tuple[int, ...], piece: Piece, copy: Callable[[int, int], Rows], text: Text

@@ -50,14 +50,22 @@ class KeyValueCache:
         return self.keys.nbytes + self.values.nbytes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rows:
     """Keys and values of a sequence at positions start .. start + T - 1, in memory of their own. Nobody changes them:
-    any number of sequences that begin alike can be made from the same ones."""
+    any number of sequences that begin alike can be made from the same ones.
+
+    far: they lie in the host's memory, and not on the device that computes.
+    """
 
     start: int
     stored: torch.Tensor
     """[attention layers, the MTP block's last, 2 (keys, values), kv heads, T, head dim]."""
+    far: bool = False
+
+    def send_away(self) -> None:
+        """To the host's memory. Whoever holds them goes on as before."""
+        self.stored, self.far = _on_host(self.stored), True
 
     @property
     def nbytes(self) -> int:
@@ -66,17 +74,24 @@ class Rows:
     def split(self, count: int) -> tuple[Rows, Rows]:
         """The first `count` positions and the others, each in memory of its own: one may be dropped."""
         first, second = self.stored[:, :, :, :count], self.stored[:, :, :, count:]
-        return Rows(self.start, first.clone()), Rows(self.start + count, second.clone())
+        return Rows(self.start, first.clone(), self.far), Rows(self.start + count, second.clone(), self.far)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Checkpoint:
-    """What can't be cut back: the recurrent states after a number of tokens. Keys and values stay in the sequence."""
+    """What can't be cut back: the recurrent states after a number of tokens. Keys and values stay in the sequence.
+    Nobody changes it. far: it lies in the host's memory, and not on the device that computes."""
 
     tokens: tuple[int, ...]
     last_hidden: torch.Tensor
     memory: torch.Tensor
     conv: torch.Tensor
+    far: bool = False
+
+    def send_away(self) -> None:
+        """To the host's memory. Whoever holds it goes on as before."""
+        self.memory, self.conv, self.last_hidden = map(_on_host, (self.memory, self.conv, self.last_hidden))
+        self.far = True
 
     @property
     def length(self) -> int:
@@ -267,7 +282,12 @@ class SequenceState:
             raise ValueError(f"the checkpoint of {length} tokens belongs to other tokens than the sequence holds")
         del self.tokens[length:]
         self.mtp_length = min(self.mtp_length, length)
-        self.last_hidden = checkpoint.last_hidden
+        self.last_hidden = checkpoint.last_hidden.to(self.memory.device)
         self.memory.copy_(checkpoint.memory)
-        self.conv = list(checkpoint.conv.unbind(0)) if self.conv else []
+        self.conv = list(checkpoint.conv.to(self.memory.device).unbind(0)) if self.conv else []
         self.window = None
+
+
+def _on_host(x: torch.Tensor) -> torch.Tensor:
+    """A copy in page-locked memory, which a GPU reads and writes fastest; of what is on the host, the thing itself."""
+    return x if x.device.type == "cpu" else torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from tiny_model import write_tiny_model
 
+from server.cache.borders import ON_GPU
+from server.cache.prefix import PrefixCache, prefill_step
 from server.gguf.reader import ModelFile
 from server.model import delta_net_gpu
 from server.model.delta_net import DeltaNet
@@ -94,3 +96,32 @@ def test_a_prompt_is_near_to_float32_however_it_is_cut(tmp_path: Path, cuts: tup
         parts.append(model.prefill(ids[state.length : state.length + count], state))
     assert far(torch.cat(parts), wanted) < 0.03
     assert (state.length, state.mtp_length) == (len(ids), len(ids) if model.config.mtp else 0)
+
+
+def test_what_goes_to_the_hosts_memory_comes_back_to_the_bit(tmp_path: Path) -> None:
+    model = HybridModel.load(ModelFile.open(write_tiny_model(tmp_path / "tiny.gguf", seed=3)), "cuda", torch.bfloat16)
+    empty = model.new_state().nbytes
+    cache = PrefixCache(model.new_state, 12 * empty, ON_GPU, far_budget=1 << 30)
+
+    def hidden(ids: list[int], cache: PrefixCache) -> tuple[torch.Tensor, int]:
+        sequence, reused = cache.take(ids)
+        while prefill_step(model, sequence, ids, ()):
+            pass
+        found = sequence.state.last_hidden.clone()
+        cache.give_back(sequence)
+        return found, reused
+
+    texts = [[(n * (text + 3) + text) % 50 for n in range(700)] for text in range(8)]
+    for ids in texts:
+        hidden(ids, cache)
+    sent = [node for node in cache.tree.nodes() if node.far_nbytes]
+    assert len(sent) > 3
+    assert all(node.checkpoint and node.checkpoint.memory.is_pinned() for node in sent)
+    assert cache.nbytes <= 12 * empty
+    for ids in texts:
+        longer = [*ids, 7, 8, 9]
+        found, reused = hidden(longer, cache)
+        assert reused == len(ids)
+        kept = PrefixCache(model.new_state, 1 << 30, ON_GPU)
+        hidden(ids, kept)
+        assert torch.equal(found, hidden(longer, kept)[0])

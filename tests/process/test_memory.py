@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from tiny_model import write_tiny_model
 
+from server import host_memory
 from server.gguf.reader import ModelFile
+from server.host_memory import available_memory
 from server.model import linear
 from server.models_known import find_model
 from server.process import memory
-from server.process.memory import RUNTIME_BYTES, TooLittleMemory, available_memory, check_memory
+from server.process.memory import RUNTIME_BYTES, TooLittleMemory, check_memory
 
 LOAD = """
 import ctypes, sys, torch
@@ -39,8 +41,8 @@ print((anonymous() - before) / loaded_bytes(file, half))
 def test_the_smaller_of_the_systems_and_the_containers_memory_counts(
     monkeypatch: pytest.MonkeyPatch, container: list[int], available: int
 ) -> None:
-    monkeypatch.setattr(memory, "_system_memory", lambda: 5000)
-    monkeypatch.setattr(memory, "_container_memory", lambda: container)
+    monkeypatch.setattr(host_memory, "_system_memory", lambda: 5000)
+    monkeypatch.setattr(host_memory, "_container_memory", lambda: container)
     assert available_memory() == available
 
 

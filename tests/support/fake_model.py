@@ -22,8 +22,18 @@ STEP = -1
 WINDOW = 3
 
 
-@dataclass(frozen=True)
-class FakeCheckpoint:
+class Sent:
+    """What can be sent to the host's memory."""
+
+    far = False
+
+    def send_away(self) -> None:
+        assert not self.far, "once is enough"
+        self.far = True
+
+
+@dataclass(eq=False)
+class FakeCheckpoint(Sent):
     tokens: tuple[int, ...]
     recurrent: int
     window: tuple[int, ...]
@@ -36,8 +46,8 @@ class FakeCheckpoint:
         return len(self.tokens)
 
 
-@dataclass(frozen=True, eq=False)
-class FakeRows:
+@dataclass(eq=False)
+class FakeRows(Sent):
     """Keys and values: the tokens, and in place of bits which way each was computed."""
 
     start: int
@@ -52,7 +62,10 @@ class FakeRows:
     def split(self, count: int) -> tuple[FakeRows, FakeRows]:
         parts = self.tokens, self.mtp, self.way
         first, second = ([part[:count] for part in parts], [part[count:] for part in parts])
-        return FakeRows(self.start, *first), FakeRows(self.start + count, *second)
+        both = FakeRows(self.start, *first), FakeRows(self.start + count, *second)
+        for rows in both:
+            rows.far = self.far
+        return both
 
 
 @dataclass
