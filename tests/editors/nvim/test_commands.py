@@ -64,7 +64,11 @@ def test_the_status_has_the_state_and_the_speed_and_the_command_the_figures(
 
 def test_a_word_that_is_no_command_is_told_with_those_that_are(editor: Neovim) -> None:
     editor.api.command("Draftline dance")
-    assert editor.told() == ["Draftline: there is no `:Draftline dance`, only disable, enable, restart, status"]
+    names = "disable, docstring, edit, enable, explain, fix, prompt, restart, status, tests"
+    assert editor.told() == [f"Draftline: there is no `:Draftline dance`, only {names}"]
+    editor.lua("_G.told = {}")
+    editor.api.command("Draftline restart now")
+    assert editor.told() == [f"Draftline: there is no `:Draftline restart now`, only {names}"]
     assert editor.api.funcs.getcompletion("Draftline re", "cmdline") == ["restart"]
 
 

@@ -21,6 +21,7 @@ local function capabilities()
   local made = vim.lsp.protocol.make_client_capabilities()
   -- Neovim 0.11 doesn't say it, and the server wouldn't know that there is ghost text.
   made.textDocument.inlineCompletion = made.textDocument.inlineCompletion or { dynamicRegistration = false }
+  made.experimental = { draftline = { edits = true } }
   return made
 end
 
@@ -60,7 +61,11 @@ function M.start(bufnr)
     root_dir = vim.fs.root(bufnr, config.current.root_markers),
     init_options = next(settings) and settings or vim.empty_dict(),
     capabilities = capabilities(),
-    handlers = { ['draftline/status'] = state.changed, ['window/logMessage'] = state.logged },
+    handlers = {
+      ['draftline/status'] = state.changed,
+      ['window/logMessage'] = state.logged,
+      ['$/progress'] = require('draftline.edit').progress,
+    },
     on_attach = attached,
     on_exit = ended,
   }, { bufnr = bufnr, reuse_client = function(client, wanted)

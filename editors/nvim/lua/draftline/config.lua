@@ -20,6 +20,13 @@ M.defaults = {
     next = '<M-n>',
     previous = '<M-p>',
   },
+  -- In normal mode, while an edit is shown. false: none.
+  edit_keys = {
+    accept = '<Tab>',
+    accept_hunk = '<M-a>',
+    reject_hunk = '<M-r>',
+    reject = '<C-]>',
+  },
 }
 
 M.current = nil ---@type draftline.Config?
@@ -61,21 +68,24 @@ function M.read(given)
   if given.native and not vim.lsp.inline_completion then
     fail('native', 'false before Neovim 0.12')
   end
-  for _, key in ipairs({ 'settings', 'keys' }) do
+  for _, key in ipairs({ 'settings', 'keys', 'edit_keys' }) do
     if given[key] ~= nil and type(given[key]) ~= 'table' then
       fail(key, 'a table')
     end
   end
-  for key, value in pairs(given.keys or {}) do
-    if defaults.keys[key] == nil then
-      error(('draftline: there is no option keys.%s'):format(key), 0)
-    end
-    if value ~= false and (type(value) ~= 'string' or value == '') then
-      fail('keys.' .. key, 'a key, or false')
-    end
-  end
   local read = vim.tbl_extend('force', defaults, given)
-  read.keys = vim.tbl_extend('force', defaults.keys, given.keys or {})
+  for _, option in ipairs({ 'keys', 'edit_keys' }) do
+    for key, value in pairs(given[option] or {}) do
+      local name = ('%s.%s'):format(option, key)
+      if defaults[option][key] == nil then
+        error(('draftline: there is no option %s'):format(name), 0)
+      end
+      if value ~= false and (type(value) ~= 'string' or value == '') then
+        fail(name, 'a key, or false')
+      end
+    end
+    read[option] = vim.tbl_extend('force', defaults[option], given[option] or {})
+  end
   M.current = read
   return read
 end
