@@ -1,5 +1,6 @@
 /** Wires the parts together: one language server, one status bar item, the commands. */
 import * as vscode from "vscode";
+import { registerEdits } from "./edits";
 import { registerPromptView } from "./prompt";
 import { Server } from "./server";
 import { StatusItem } from "./status";
@@ -20,6 +21,7 @@ export async function activate(context: vscode.ExtensionContext): Promise<void> 
     vscode.commands.registerCommand("draftline.menu", menu),
     vscode.workspace.onDidChangeConfiguration((change) => running.configurationChanged(change)),
     registerPromptView(running),
+    registerEdits(running),
   );
   status.switchedOn(isOn());
   await running.start();
@@ -42,6 +44,7 @@ async function toggle(): Promise<void> {
 async function menu(): Promise<void> {
   const offered = [
     { label: isOn() ? "Switch off" : "Switch on", command: "draftline.toggle" },
+    { label: "Edit the selected lines", command: "draftline.editSelection" },
     { label: "Show the exact prompt for the cursor", command: "draftline.showPrompt" },
     { label: "Show log", command: "draftline.showLog" },
     { label: "Restart the language server", command: "draftline.restart" },

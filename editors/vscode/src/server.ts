@@ -1,6 +1,14 @@
 /** The language server's process and the client that talks to it. */
 import * as vscode from "vscode";
-import { CloseAction, ErrorAction, LanguageClient, State, type Middleware } from "vscode-languageclient/node";
+import {
+  CloseAction,
+  ErrorAction,
+  LanguageClient,
+  ProgressType,
+  State,
+  type Middleware,
+  type StaticFeature,
+} from "vscode-languageclient/node";
 import { isOn } from "./extension";
 import { serverCommand, serverSettings } from "./settings";
 import type { StatusItem, Told } from "./status";
@@ -9,10 +17,21 @@ import type { StatusItem, Told } from "./status";
 const RESTARTS = 3;
 const SPAN_MS = 180_000;
 
+/** Says that edits are shown here, so that the server's code actions come to the extension's own command. */
+const showsEdits: StaticFeature = {
+  fillClientCapabilities: (capabilities) => {
+    capabilities.experimental = { ...capabilities.experimental, draftline: { edits: true } };
+  },
+  initialize: () => undefined,
+  getState: () => ({ kind: "static" }),
+  clear: () => undefined,
+};
+
 export class Server {
   private client: LanguageClient | undefined;
   private ends: number[] = [];
   private shown: string | undefined;
+  private requests = 0;
   /** Starts and stops come one after the other. */
   private queue: Promise<void> = Promise.resolve();
 
@@ -42,6 +61,26 @@ export class Server {
       throw new Error("the language server isn't running");
     }
     return await this.client.sendRequest<Result>(method, params);
+  }
+
+  /** A request whose answer comes in parts too. told: called with each of them. */
+  async requestInParts<Result, Part>(
+    method: string,
+    params: object,
+    told: (part: Part) => void,
+    token: vscode.CancellationToken,
+  ): Promise<Result> {
+    const client = this.client;
+    if (client?.state !== State.Running) {
+      throw new Error("the language server isn't running");
+    }
+    const partialResultToken = `${method}-${++this.requests}`;
+    const parts = client.onProgress(new ProgressType<Part>(), partialResultToken, told);
+    try {
+      return await client.sendRequest<Result>(method, { ...params, partialResultToken }, token);
+    } finally {
+      parts.dispose();
+    }
   }
 
   /** Hide the ghost text, and have the server offer nothing here until the text changes. */
@@ -93,6 +132,7 @@ export class Server {
         },
       },
     );
+    client.registerFeature(showsEdits);
     client.onNotification("draftline/status", (told: Told) => this.status.told(told));
     client.onDidChangeState(({ newState }) => {
       if (this.client === client && newState === State.Running) {

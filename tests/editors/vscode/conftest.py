@@ -36,8 +36,9 @@ def write_program(folder: Path, runtime: Path, *more: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(folder: Path) -> Iterator[tuple[Window, FakeEngine]]:
-    engine = FakeEngine(folder / "run")
+def running(folder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Window, FakeEngine]]:
+    """A module's HEALTH is what the engine says of itself."""
+    engine = FakeEngine(folder / "run", **getattr(request.module, "HEALTH", {}))
     program = write_program(folder, folder / "run")
     settings = {"draftline.command": [str(program), "lsp"], "draftline.timeout_ms": 30_000, "draftline.debounce_ms": 0}
     settings["draftline.prefetch"] = False  # tests count the requests of typing

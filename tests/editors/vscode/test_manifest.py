@@ -54,7 +54,7 @@ def test_no_proposed_api_is_asked_for(manifest: dict[str, Any]) -> None:
 
 def test_every_command_of_the_manifest_is_registered_and_the_other_way_round(manifest: dict[str, Any]) -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (EXTENSION / "src").glob("*.ts"))
-    registered = set(re.findall(r'registerCommand\(\s*"(draftline\.\w+)"', sources))
+    registered = set(re.findall(r'(?:registerCommand|\bcommand)\(\s*"(draftline\.\w+)"', sources))
     assert registered == {command["command"] for command in manifest["contributes"]["commands"]}
 
 

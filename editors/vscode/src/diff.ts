@@ -1,0 +1,184 @@
+/**
+ * An edit on the screen: VS Code's own diff of the document and of what it would become, while that is being written. New lines
+ * can't be drawn between those of a document by any API that is not proposed, and putting them into it would change it.
+ */
+import * as vscode from "vscode";
+import { hunkAt, moveBehind, withHunks, type Edit, type Hunk } from "./hunks";
+
+const SCHEME = "draftline-edit";
+const SHOWN = "draftline.editShown";
+
+/** Where an edit came from; `ready` has all of it. */
+export interface Written {
+  hunks: Hunk[];
+  edits: Edit[];
+}
+
+export class DiffView implements vscode.Disposable {
+  private readonly changed = new vscode.EventEmitter<vscode.Uri>();
+  private readonly parts: vscode.Disposable[];
+  private shown: Shown | undefined;
+
+  constructor() {
+    const provider = { onDidChange: this.changed.event, provideTextDocumentContent: () => this.shown?.text() ?? "" };
+    const command = (name: string, act: (shown: Shown) => unknown) =>
+      vscode.commands.registerCommand(name, () => this.shown && act(this.shown));
+    this.parts = [
+      this.changed,
+      vscode.workspace.registerTextDocumentContentProvider(SCHEME, provider),
+      vscode.workspace.onDidChangeTextDocument((change) => this.documentChanged(change.document)),
+      vscode.window.tabGroups.onDidChangeTabs(({ closed }) => closed.some(isOurs) && this.close()),
+      command("draftline.acceptEdit", () => this.accept()),
+      command("draftline.acceptChange", () => this.acceptChange()),
+      command("draftline.rejectChange", (shown) => this.ready() && this.leaveOut(shown, this.current(shown))),
+      command("draftline.rejectEdit", () => this.close()),
+    ];
+  }
+
+  dispose(): void {
+    this.close();
+    vscode.Disposable.from(...this.parts).dispose();
+  }
+
+  /** An edit of the document as it is now begins; one that is shown goes. stop: called when this one goes unfinished. */
+  begin(document: vscode.TextDocument, stop: () => void): Shown {
+    this.close();
+    this.shown = new Shown(document, stop);
+    return this.shown;
+  }
+
+  /** What there is of an edit so far. Shows nothing before there is something to see. */
+  async update(shown: Shown, { hunks, edits }: Written, ready: boolean): Promise<void> {
+    if (this.shown !== shown) {
+      return;
+    }
+    shown.hunks = hunks;
+    shown.edits = edits;
+    shown.ready = ready;
+    this.changed.fire(shown.uri);
+    if (!shown.open && hunks.length > 0) {
+      shown.open = true;
+      await vscode.commands.executeCommand("setContext", SHOWN, true);
+      const title = `${vscode.workspace.asRelativePath(shown.document.uri)} (Draftline)`;
+      await vscode.commands.executeCommand("vscode.diff", shown.document.uri, shown.uri, title, { preview: true });
+    }
+  }
+
+  /** The edit goes, and the document stays as it is. shown: only if it is this one. */
+  close(shown = this.shown): void {
+    if (!shown || shown !== this.shown) {
+      return;
+    }
+    this.shown = undefined;
+    if (!shown.ready) {
+      shown.stop();
+    }
+    void vscode.commands.executeCommand("setContext", SHOWN, false);
+    const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs).filter(isOurs);
+    void vscode.window.tabGroups.close(tabs);
+  }
+
+  private documentChanged(document: vscode.TextDocument): void {
+    const shown = this.shown;
+    if (shown?.document === document && document.version !== shown.version && !shown.applying) {
+      this.close();
+      void vscode.window.showWarningMessage(
+        "Draftline: the text has changed: the edit is withdrawn, and nothing of it was applied.",
+      );
+    }
+  }
+
+  private ready(): boolean {
+    if (!this.shown?.ready) {
+      void vscode.window.showInformationMessage("Draftline: the edit is still being written.");
+    }
+    return this.shown?.ready ?? false;
+  }
+
+  private async accept(): Promise<void> {
+    const shown = this.shown;
+    if (shown && this.ready() && (await shown.apply(shown.edits))) {
+      this.close();
+    }
+  }
+
+  private async acceptChange(): Promise<void> {
+    const shown = this.shown;
+    if (!shown || !this.ready()) {
+      return;
+    }
+    const index = this.current(shown);
+    if (await shown.apply(shown.edits.slice(index, index + 1))) {
+      moveBehind(shown.hunks, shown.edits, index);
+      this.leaveOut(shown, index);
+    }
+  }
+
+  private leaveOut(shown: Shown, index: number): void {
+    shown.hunks.splice(index, 1);
+    shown.edits.splice(index, 1);
+    if (shown.hunks.length === 0) {
+      this.close();
+    } else {
+      this.changed.fire(shown.uri);
+    }
+  }
+
+  private current(shown: Shown): number {
+    const editor = vscode.window.activeTextEditor;
+    const changed = editor?.document.uri.scheme === SCHEME;
+    return hunkAt(shown.hunks, editor?.selection.active.line ?? 0, changed);
+  }
+}
+
+/** One edit. version: of the document that it is for. */
+export class Shown {
+  hunks: Hunk[] = [];
+  edits: Edit[] = [];
+  ready = false;
+  open = false;
+  applying = false;
+  version: number;
+  readonly uri: vscode.Uri;
+
+  constructor(
+    readonly document: vscode.TextDocument,
+    readonly stop: () => void,
+  ) {
+    this.version = document.version;
+    this.uri = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path });
+  }
+
+  /** What the document would become. */
+  text(): string {
+    return withHunks(this.document.getText().split(/\r\n|\r|\n/), this.hunks).join("\n");
+  }
+
+  /** Put edits into the document, if it is still the one they are for. */
+  async apply(edits: readonly Edit[]): Promise<boolean> {
+    if (this.document.isClosed || this.document.version !== this.version) {
+      return false;
+    }
+    const change = new vscode.WorkspaceEdit();
+    for (const { range, newText } of edits) {
+      const { start, end } = range;
+      change.replace(
+        this.document.uri,
+        new vscode.Range(start.line, start.character, end.line, end.character),
+        newText,
+      );
+    }
+    this.applying = true;
+    try {
+      const applied = await vscode.workspace.applyEdit(change);
+      this.version = this.document.version;
+      return applied;
+    } finally {
+      this.applying = false;
+    }
+  }
+}
+
+function isOurs(tab: vscode.Tab): boolean {
+  return tab.input instanceof vscode.TabInputTextDiff && tab.input.modified.scheme === SCHEME;
+}

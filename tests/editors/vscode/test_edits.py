@@ -1,0 +1,149 @@
+"""Edits in a real VS Code: the diff of the document and of what it would become, and what is taken of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from edits import fenced
+from fake_engine import FakeEngine, Script, script
+from window import Window
+
+HEALTH = {"chat": True}
+TEXT = "a = 1\nb = 2\nc = 3\nd = 4\ne = 5\n"
+NEW = ("a = 1", "b = 20", "c = 3", "d = 4", "e = 50", "f = 6")
+
+
+@pytest.fixture(autouse=True)
+def no_edit_left(window: Window) -> Iterator[None]:
+    yield
+    window.press("Control+Alt+Backspace")
+    window.press("Escape")
+
+
+def lines(window: Window, side: str) -> list[str]:
+    """The lines of one side of the diff on the screen; none where there is no diff."""
+    selector = f".monaco-diff-editor .editor.{side} .lines-content > .view-lines > .view-line"
+    found = window.js(
+        f"return await page.$$eval({json.dumps(selector)}, all => all"
+        ".sort((a, b) => parseFloat(a.style.top) - parseFloat(b.style.top)).map(one => one.textContent))"
+    )
+    return [line.replace("\u00a0", " ").replace("\u00b7", " ") for line in found if line]
+
+
+def wait_proposed(window: Window, *wanted: str) -> None:
+    window.wait(lambda: lines(window, "modified") == list(wanted), f"{wanted} and not {lines(window, 'modified')}")
+
+
+def wait_closed(window: Window) -> None:
+    window.wait(lambda: window.js("return await page.$('.monaco-diff-editor') === null"), "the diff to be closed")
+
+
+def ask(window: Window, instruction: str) -> None:
+    window.press("Control+A")
+    window.press("Control+Alt+E")
+    focused = "document.activeElement !== null && document.activeElement.closest('.quick-input-widget') !== null"
+    window.js(f"await page.waitForFunction({json.dumps(focused)})")
+    window.type(instruction, delay=5)
+    window.press("Enter")
+
+
+def message(window: Window, words: str) -> None:
+    script = "return await page.$$eval('.notification-list-item-message', all => all.map(one => one.textContent))"
+    window.wait(lambda: any(words in text for text in window.js(script)), f"a message with {words!r}")
+
+
+def test_an_edit_is_shown_as_a_diff_and_taken(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    path = window.new_file("taken.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    window.screenshot("edit")
+    assert engine.requests[-1]["segments"][-1]["text"].endswith("change the numbers\n")
+    assert path.read_text() == TEXT
+    window.press("Control+Alt+Enter")
+    wait_closed(window)
+    assert window.saved(path) == "".join(f"{line}\n" for line in NEW)
+
+
+def test_changes_are_taken_and_left_one_by_one(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    path = window.new_file("chosen.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    window.press("Control+Home")
+    window.press("Control+Alt+R")
+    wait_proposed(window, "a = 1", "b = 2", *NEW[2:])
+    window.press("Control+Alt+A")
+    wait_closed(window)
+    assert window.saved(path) == "a = 1\nb = 2\nc = 3\nd = 4\ne = 50\nf = 6\n"
+
+
+def test_rejecting_leaves_the_document_as_it_was(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    path = window.new_file("rejected.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    window.press("Control+Alt+Backspace")
+    wait_closed(window)
+    assert window.js("return await page.$('.tab.active.dirty') === null")
+    assert path.read_text() == TEXT
+
+
+def test_an_edit_is_shown_while_it_is_written_and_stopped_when_it_is_closed(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: Script(pieces=["```python\na = 1\nb = 20\nc = 3\n"], hang=True)
+    window.new_file("stopped.py", TEXT)
+    before = len(engine.cancelled)
+    ask(window, "change the numbers")
+    wait_proposed(window, "a = 1", "b = 20", "c = 3", "d = 4", "e = 5")
+    window.press("Control+Alt+Backspace")
+    wait_closed(window)
+    engine.wait_until(lambda: len(engine.cancelled) > before)
+
+
+def test_a_text_that_has_changed_is_never_overwritten(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    path = window.new_file("newer.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    path.write_text("x" + TEXT)  # another program: a document without changes follows its file
+    wait_closed(window)
+    message(window, "the edit is withdrawn")
+    assert path.read_text() == "x" + TEXT
+    assert window.js("return await page.$('.tab.active.dirty') === null")
+
+
+def test_what_is_refused_is_told(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script("No.", reason="end")
+    path = window.new_file("refused.py", TEXT)
+    ask(window, "change the numbers")
+    message(window, "the answer holds no code between fences")
+    assert path.read_text() == TEXT
+
+
+def test_code_actions_come_through_the_diff(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    window.new_file("action.py", TEXT)
+    window.press("Control+A")
+    window.press("Control+.")
+    window.js("await page.waitForSelector('.action-widget .monaco-list-row')")
+    row = ".action-widget .monaco-list-row:has-text('Draftline: write documentation')"
+    window.wait(lambda: window.js(f"return await page.$({json.dumps(row)}) !== null"), "the code action")
+    window.js(f"await page.click({json.dumps(row)})")
+    wait_proposed(window, *NEW)
+    assert "documentation comment" in engine.requests[-1]["segments"][-1]["text"]
+
+
+def test_an_explanation_is_a_document_of_its_own(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script("It sets five numbers.")
+    window.new_file("explained.py", TEXT)
+    window.press("Control+A")
+    window.press("Control+.")
+    row = ".action-widget .monaco-list-row:has-text('Draftline: explain')"
+    window.wait(lambda: window.js(f"return await page.$({json.dumps(row)}) !== null"), "the code action")
+    window.js(f"await page.click({json.dumps(row)})")
+    shown = "return await page.$$eval('.view-line', all => all.map(one => one.textContent).join('\\n'))"
+    window.wait(lambda: "It sets five numbers." in window.js(shown).replace("\u00a0", " "), "the explanation")
+    window.run("View: Close All Editors")
+    window.press("Escape")
