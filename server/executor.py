@@ -29,6 +29,7 @@ from server.kernel.errors import KernelCompileError, NoGpu, UnsupportedByKernel
 from server.kernel.gpu import GpuKernel, require_gpu
 from server.kernel.memory import memory_plan
 from server.kernel.model import KernelModel
+from server.kernel.prompt_matrices import TileMatrices, scratch_size
 from server.kernel.sequence import take_over
 from server.kernel.source import find_arch
 from server.model.config import ModelConfig
@@ -67,6 +68,8 @@ class Choice:
     kernel: KernelModel | None
     text: str
     context: int | None = None
+    resident: bool = True
+    """Whether the matrices are on the GPU in 16 bits too, for prompts; else they are made of the kernel's tiles."""
 
 
 class TooLittleGpuMemory(Exception):  # noqa: N818
@@ -80,7 +83,7 @@ class GpuMemory:
     kernel: int
     """Weights as tiles, and the buffers of launches at the whole context."""
     prefill: int
-    """The weights in 16 bits, for prompts."""
+    """The weights in 16 bits, for prompts, or one matrix at a time."""
     sequence: int
     """A sequence of the whole context, as prompts leave it."""
     kept: int
@@ -106,10 +109,12 @@ def choose(file: ModelFile, *, make: bool = False) -> Choice:
         card, free = _card()
         arch, sms = find_arch(card.major, card.minor), card.multi_processor_count
         whole = model.config.context_length
-        context = _context_that_fits(file, model, sms, free)
+        context, resident = _context_that_fits(file, model, sms, free, resident=True), True
+        if context < whole:
+            context, resident = _context_that_fits(file, model, sms, free, resident=False), False
         least = min(LEAST_CONTEXT, whole)
         if context < least:
-            needed = _words(gpu_memory(file, model, sms, least))
+            needed = _words(gpu_memory(file, model, sms, least, resident=False))
             raise TooLittleGpuMemory(
                 f"on {card.name} a context of {least} tokens needs {needed}, and {_gigabytes(free)} are free"
             )
@@ -119,18 +124,23 @@ def choose(file: ModelFile, *, make: bool = False) -> Choice:
     except (NoGpu, KernelCompileError, UnsupportedByKernel, TooLittleGpuMemory) as error:
         return Choice(None, f"torch on the CPU: {' '.join(str(error).split())}")
     holds = f"a context of {context} tokens" + ("" if context == whole else f", of the model's {whole}, fits")
-    needed = _words(gpu_memory(file, model, sms, context))
+    needed = _words(gpu_memory(file, model, sms, context, resident=resident))
     text = f"decode kernel on {card.name}: {holds}: {needed}, {_gigabytes(free)} free"
-    return Choice(model, text, None if context == whole else context)
+    return Choice(model, text, None if context == whole else context, resident)
 
 
-def _context_that_fits(file: ModelFile, model: KernelModel, sms: int, free: int) -> int:
+def _context_that_fits(file: ModelFile, model: KernelModel, sms: int, free: int, *, resident: bool) -> int:
     """The model's whole context, or as many times `CONTEXT_STEP` tokens as so many bytes hold; perhaps 0."""
+
+    def needed(context: int) -> int:
+        return gpu_memory(file, model, sms, context, resident=resident).total
+
     whole = model.config.context_length
-    if gpu_memory(file, model, sms, whole).total <= free:
+    if needed(whole) <= free:
         return whole
-    steps = range(1, whole // CONTEXT_STEP + 1)
-    return CONTEXT_STEP * bisect_right(steps, free, key=lambda n: gpu_memory(file, model, sms, n * CONTEXT_STEP).total)
+    return CONTEXT_STEP * bisect_right(
+        range(1, whole // CONTEXT_STEP + 1), free, key=lambda n: needed(n * CONTEXT_STEP)
+    )
 
 
 def require_triton() -> None:
@@ -153,8 +163,11 @@ def _card() -> tuple[Any, int]:
         raise NoGpu(f"the GPU can't be used: {str(error).splitlines()[0]}") from error
 
 
-def gpu_memory(file: ModelFile, model: KernelModel, sms: int, context: int) -> GpuMemory:
-    """What a model takes on a GPU of so many SMs, with sequences of up to `context` tokens. Asks the header alone."""
+def gpu_memory(file: ModelFile, model: KernelModel, sms: int, context: int, *, resident: bool = True) -> GpuMemory:
+    """What a model takes on a GPU of so many SMs, with sequences of up to `context` tokens. Asks the header alone.
+
+    resident: see `Choice`.
+    """
     c = model.config
     plan = memory_plan(model, sms, _capacity(context))
     logits = 4 * MAX_ROWS * c.vocab
@@ -163,10 +176,11 @@ def gpu_memory(file: ModelFile, model: KernelModel, sms: int, context: int) -> G
     rows = 2 * attention * c.kv_heads * c.head_dim * context
     return GpuMemory(
         kernel=plan.total + logits,
-        prefill=GPU_DTYPE.itemsize * (sum(sizes) + model.draft_rows * c.hidden),
+        prefill=GPU_DTYPE.itemsize * (sum(sizes) + model.draft_rows * c.hidden if resident else scratch_size(model)),
         sequence=GPU_DTYPE.itemsize * rows * 3 // 2 + 2 * plan.memories,  # keys and values grow by half
         kept=GPU_DTYPE.itemsize * rows + KEPT_STATES * plan.memories,
-        working=WORKING_BYTES + 6 * max(sizes),  # a matrix while it is loaded: float32, and in 16 bits
+        working=WORKING_BYTES
+        + (6 * max(sizes) if resident else 0),  # a matrix while it is loaded: float32, and 16 bits
     )
 
 
@@ -176,9 +190,10 @@ def load_on_gpu(file: ModelFile, choice: Choice, end_tokens: Collection[int]) ->
     Raises ModelFileError, KernelFault, KernelCompileError, UnsupportedByKernel.
     """
     assert choice.kernel is not None
-    model = HybridModel.load(FileOnDevice(file, GPU), GPU, GPU_DTYPE, DRAFT_ROWS, end_tokens)
     kernel = GpuKernel.from_file(file, choice.kernel, GPU, _draft_ids(file, end_tokens) or None)
     kernel.prepare()
+    tiles = None if choice.resident else TileMatrices(choice.kernel, kernel.weights, GPU_DTYPE)
+    model = HybridModel.load(FileOnDevice(file, GPU), GPU, GPU_DTYPE, DRAFT_ROWS, end_tokens, matrices=tiles)
     torch.cuda.empty_cache()
     at = kernel.new_buffers(_capacity(choice.context or model.config.context_length), logits=True)
     return Launches(model, Cycles(choice.kernel, kernel.sms, at, kernel.run))

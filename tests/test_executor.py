@@ -91,7 +91,7 @@ def test_too_little_memory_is_told_in_numbers(path: Path, gpu: SimpleNamespace) 
     file = ModelFile.open(path)
     kernel = choose(file).kernel
     assert kernel is not None
-    gpu.free = gpu_memory(file, kernel, 132, CONTEXT).total
+    gpu.free = gpu_memory(file, kernel, 132, CONTEXT, resident=False).total
     assert choose(file).kernel is not None
     gpu.free -= 1
     text = reason(path)
@@ -106,14 +106,27 @@ def test_a_context_that_the_memory_limits_is_what_fits_and_both_numbers_are_told
     whole = choose(file)
     assert whole.kernel is not None
     assert whole.context is None
-    gpu.free = gpu_memory(file, whole.kernel, 132, 20_480).total
+    gpu.free = gpu_memory(file, whole.kernel, 132, 20_480, resident=False).total
     assert choose(file).context == 20_480
     assert "a context of 20480 tokens, of the model's 262144, fits: " in choose(file).text
     gpu.free -= 1
     assert choose(file).context == 19_456
-    gpu.free = gpu_memory(file, whole.kernel, 132, 4096).total - 1
+    gpu.free = gpu_memory(file, whole.kernel, 132, 4096, resident=False).total - 1
     assert "a context of 4096 tokens needs" in choose(file).text
     assert choose(file).kernel is None
+
+
+def test_matrices_are_on_the_gpu_a_second_time_where_nothing_is_lost_by_it(path: Path, gpu: SimpleNamespace) -> None:
+    file = ModelFile.open(path)
+    kernel = choose(file).kernel
+    assert kernel is not None
+    once, twice = (gpu_memory(file, kernel, 132, CONTEXT, resident=resident) for resident in (False, True))
+    assert once.total < twice.total
+    assert once.prefill < twice.prefill
+    gpu.free = twice.total
+    assert (choose(file).resident, choose(file).context) == (True, None)
+    gpu.free -= 1
+    assert (choose(file).resident, choose(file).context) == (False, None)
 
 
 def test_a_gpu_that_is_there_and_can_not_be_used_is_a_reason(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch.nn import functional as F
 
 from server.gguf.reader import ModelFile
 from server.model.activations import rms_norm, swiglu
@@ -14,7 +13,7 @@ from server.model.config import ModelConfig
 from server.model.delta_net import CHUNK, DeltaNet
 from server.model.linear import MAX_ROWS, can_halve
 from server.model.state import SequenceState, Window
-from server.model.weights import AttentionWeights, LayerWeights, ModelWeights, MtpWeights, WeightReader
+from server.model.weights import AttentionWeights, LayerWeights, Matrices, ModelWeights, MtpWeights, WeightReader
 
 PREFILL_BLOCK, GPU_PREFILL_BLOCK = 512, 4096
 """Tokens computed together in prefill, at most; multiples of CHUNK."""
@@ -56,11 +55,13 @@ class HybridModel:
         draft_rows: int | None = None,
         draft_also: Iterable[int] = (),
         half_weights: bool = False,
+        matrices: Matrices | None = None,
     ) -> HybridModel:
         """Read config and weights. With `draft_rows` the draft head knows only that many first ids (the frequent
         ones: ids are in the order of merges) and `draft_also`, such as the tokens that end a generation.
         `half_weights` rounds matrices to float16 and computes in float32: about twice as fast a decode on a CPU,
-        where `linear.can_halve` allows it.
+        where `linear.can_halve` allows it. `matrices`: where they are made from when they are wanted; then none is
+        kept, and rows of a decode are not independent of each other.
 
         Raises the errors of `ModelConfig.from_file`, and MissingTensor, WrongTensorShape,
         UnsupportedTensorType, DamagedTensor.
@@ -70,7 +71,7 @@ class HybridModel:
             raise ValueError(f"float16 weights under {dtype} on {device} are not supported here")
         config = ModelConfig.from_file(file)
         ids = None if draft_rows is None else draft_ids(config.vocab, draft_rows, draft_also)
-        weights = WeightReader(file, config, device, dtype, half_weights).read(ids)
+        weights = WeightReader(file, config, device, dtype, half_weights, matrices).read(ids)
         return cls(config, weights, device, dtype)
 
     def wait(self) -> None:
@@ -119,7 +120,7 @@ class HybridModel:
         start = state.length
         records = []
         recurrent = attention = 0
-        x = F.embedding(self._ids(ids), self.weights.embedding)
+        x = self.weights.embed(self._ids(ids))
         for layer in self.weights.layers:
             h = rms_norm(x, layer.mixer_norm, self.config.eps)
             if isinstance(layer.mixer, AttentionWeights):
@@ -195,7 +196,7 @@ class HybridModel:
     def _prefill_block(self, ids: Sequence[int], state: SequenceState) -> torch.Tensor:
         start = state.length
         recurrent = attention = 0
-        x = F.embedding(self._ids(ids), self.weights.embedding)
+        x = self.weights.embed(self._ids(ids))
         for layer in self.weights.layers:
             h = rms_norm(x, layer.mixer_norm, self.config.eps)
             if isinstance(layer.mixer, AttentionWeights):
@@ -227,7 +228,7 @@ class HybridModel:
     def _mtp_inputs(self, ids: Sequence[int], previous_hidden: torch.Tensor, mtp: MtpWeights) -> torch.Tensor:
         """The embedding half comes first."""
         eps = self.config.eps
-        embedded = rms_norm(F.embedding(self._ids(ids), mtp.embedding), mtp.embedding_norm, eps)
+        embedded = rms_norm(mtp.embed(self._ids(ids)), mtp.embedding_norm, eps)
         return mtp.project(torch.cat((embedded, rms_norm(previous_hidden, mtp.hidden_norm, eps)), dim=1))
 
     def _ids(self, ids: Sequence[int]) -> torch.Tensor:

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
+ROWS_AT_ONCE = 64
+"""Of a matrix that is made in pieces."""
 MAX_ROWS = 16
 """Rows of a decode: up to here a row's bits are the same in every company."""
 
@@ -56,6 +58,32 @@ def _product(weight: torch.Tensor, storage: Storage) -> Callable[[torch.Tensor],
         return lambda x: linear(x, halved)
     plain = weight.contiguous()
     return lambda x: F.linear(x, plain)
+
+
+class RemadeLinear:
+    """y = W x, with a W that is made anew for each product, in memory that others use for theirs: where there is no
+    room for all matrices at once. Its rows aren't independent of their number."""
+
+    def __init__(
+        self, rows: int, columns: int, fill: Callable[[int, torch.Tensor], None], scratch: torch.Tensor
+    ) -> None:
+        """fill: writes rows from a number on, a multiple of ROWS_AT_ONCE, into [n, columns]. scratch: in the type of
+        the product."""
+        self.out_features, self.in_features = rows, columns
+        self._fill = fill
+        self._scratch = scratch
+        room = scratch.numel() // columns
+        self._rows = rows if rows <= room else room // ROWS_AT_ONCE * ROWS_AT_ONCE
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [M, in] -> [M, out]."""
+        parts = []
+        for first in range(0, self.out_features, self._rows):
+            rows = min(self._rows, self.out_features - first)
+            weight = self._scratch[: rows * self.in_features].view(rows, self.in_features)
+            self._fill(first, weight)
+            parts.append(F.linear(x, weight))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 class Linear:

@@ -10,7 +10,14 @@ from tiny_model import write_tiny_model
 
 from server.cache.borders import ON_GPU
 from server.cache.prefix import PrefixCache, prefill_step
+from server.gguf.on_device import FileOnDevice
+from server.gguf.quantise import quantise
 from server.gguf.reader import ModelFile
+from server.gguf.types import TensorType
+from server.kernel.device import DeviceModel
+from server.kernel.model import KernelModel
+from server.kernel.pack import PACKERS, pack, unpack
+from server.kernel.prompt_matrices import TileMatrices
 from server.model import delta_net_gpu
 from server.model.delta_net import DeltaNet
 from server.model.hybrid import HybridModel
@@ -125,3 +132,35 @@ def test_what_goes_to_the_hosts_memory_comes_back_to_the_bit(tmp_path: Path) -> 
         kept = PrefixCache(model.new_state, 1 << 30, ON_GPU)
         hidden(ids, kept)
         assert torch.equal(found, hidden(longer, kept)[0])
+
+
+@pytest.mark.parametrize("type", [t for t in PACKERS], ids=lambda t: t.name)
+@pytest.mark.parametrize(("rows", "columns", "group_rows"), [(128, 512, 64), (208, 768, 32), (48, 256, 16)])
+def test_tiles_are_unpacked_as_they_were_packed(type: TensorType, rows: int, columns: int, group_rows: int) -> None:
+    torch.manual_seed(rows)
+    raw = quantise(torch.randn(rows, columns), type)
+    tiles = pack(raw.to("cuda"), type, group_rows)
+    wanted = unpack(tiles, type, rows, columns)
+    from server.kernel.unpack_gpu import unpack_into
+
+    out = torch.full((rows, columns), 7.0, device="cuda")
+    unpack_into(out, tiles, type, (rows, 0, rows))
+    assert torch.equal(out, wanted)
+    halves = torch.full((rows // 2, columns), 7.0, device="cuda", dtype=torch.bfloat16)
+    unpack_into(halves, tiles, type, (16, 8, 8))
+    assert torch.equal(halves, wanted.view(-1, 16, columns)[:, 8:].reshape(-1, columns).bfloat16())
+
+
+def test_a_prompt_with_matrices_made_of_tiles_is_one_with_matrices_of_its_own(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf", state_size=32, head_dim=64, rope_dims=32, context_length=1024)
+    file = ModelFile.open(path)
+    kernel = KernelModel.from_file(file, 40)
+    matrices = TileMatrices(kernel, DeviceModel.from_file(file, kernel, "cuda"), torch.bfloat16)
+    whole, made = (
+        HybridModel.load(FileOnDevice(file, torch.device("cuda")), "cuda", torch.bfloat16, 40, matrices=m)
+        for m in (None, matrices)
+    )
+    ids = [(n * 37 + n // 9) % whole.config.vocab for n in range(300)]
+    hidden = [model.prefill(ids, model.new_state()) for model in (whole, made)]
+    assert torch.equal(*hidden)
+    assert far(whole.logits(hidden[0][-1:]), made.logits(hidden[1][-1:])) < 0.01
