@@ -28,6 +28,7 @@ TOKEN_BYTES = 1024
 class _Checkpoint:
     tokens: tuple[int, ...]
     nbytes: int = STATE_TOKENS * TOKEN_BYTES
+    far: bool = False
 
     @property
     def length(self) -> int:
@@ -38,6 +39,7 @@ class _Checkpoint:
 class _Rows:
     start: int
     count: int
+    far: bool = False
 
     @property
     def nbytes(self) -> int:
