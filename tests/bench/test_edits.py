@@ -52,9 +52,11 @@ def test_no_commit_has_more_than_its_share_and_short_regions_are_left_out(tmp_pa
     many = [f"x_{n} = {n}" for n in range(400)]
     commit(tmp_path, many)
     commit(tmp_path, [f"{line} + 1" if n % 80 == 40 else line for n, line in enumerate(many)])
-    commit(tmp_path, ["changed", *many[1:]])
+    commit(tmp_path, ["changed", *many[1:]])  # five changes back, and one too near to the beginning
     regions = read_regions(tmp_path, OF_A_COMMIT)
     assert [len(region.above) for region in regions] == [30, 110]
+    with pytest.raises(NoHistory, match=f"has {2 * OF_A_COMMIT} regions"):
+        read_regions(tmp_path, 2 * OF_A_COMMIT + 1)
 
 
 def test_hunks_have_their_path_and_lines_that_look_like_heads_stay_lines() -> None:
