@@ -72,6 +72,10 @@ class Document:
         document._replace_all(text)
         return document
 
+    @property
+    def line_count(self) -> int:
+        return len(self._lines)
+
     def snapshot(self) -> Snapshot:
         """The document as it is now; the same object until the next change."""
         if self._snapshot is None:

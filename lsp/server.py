@@ -24,6 +24,7 @@ from lsp.edit.features import add_edits
 from lsp.engine import Connect, EngineLink, State
 from lsp.feedback import add_parts
 from lsp.inline import ACCEPTED, inline_items
+from lsp.next_edit.features import NextEdit, add_next_edit
 from lsp.popup import popup_items
 from lsp.prompt_view import add_prompt_view
 from lsp.protocol import BadMessage, DraftlineProtocol, OneLineFormatter, PatientInput
@@ -59,6 +60,7 @@ class DraftlineServer(LanguageServer):
         self.link = EngineLink(connect, self._engine_state)
         self.completer = Completer(self.protocol.documents, Workspace(), self.link, self.protocol.notebooks)
         self.editor = Editor(self.completer, self.link)
+        self.next_edit = NextEdit(self.completer)
         self.completer.reading = self.status.reading
 
     def report_server_error(self, error: Exception, source: Any) -> None:
@@ -85,6 +87,7 @@ class DraftlineServer(LanguageServer):
         """A document was opened, changed or closed."""
         self.completer.changed(uri)
         self.editor.changed(uri)
+        self.next_edit.changed(uri)
 
     def apply_settings(self, value: object) -> None:
         self.completer.settings, problems = read_settings(value, self.completer.settings)
@@ -209,6 +212,7 @@ def create_server(connect: Connect) -> DraftlineServer:
     add_parts(server, completer.offers)
     add_prompt_view(server, completer)
     add_edits(server, server.editor, server.status, lambda: completer.encoding)
+    add_next_edit(server, server.next_edit, completer, server.status)
     return server
 
 

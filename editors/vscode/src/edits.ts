@@ -93,8 +93,33 @@ export function registerEdits(server: Server): vscode.Disposable {
     });
   }
 
+  /** Where the last change is to be repeated. */
+  async function nextEdit(): Promise<void> {
+    const editor = vscode.window.activeTextEditor;
+    if (!editor) {
+      return;
+    }
+    const { document, selection } = editor;
+    const shown = view.begin(document, () => undefined);
+    try {
+      const answer = await server.request<Answer>("draftline/nextEdit", {
+        textDocument: { uri: document.uri.toString() },
+        position: place(selection.active),
+      });
+      if (answer.reason === "ready") {
+        await view.update(shown, answer, true);
+        return;
+      }
+      tell(answer);
+    } catch (error) {
+      void vscode.window.showErrorMessage(`Draftline: ${error instanceof Error ? error.message : String(error)}`);
+    }
+    view.close(shown);
+  }
+
   return vscode.Disposable.from(
     view,
+    vscode.commands.registerCommand("draftline.nextEdit", nextEdit),
     vscode.commands.registerCommand("draftline.editSelection", editSelection),
     vscode.commands.registerCommand("draftline.ui.edit", run),
   );
@@ -107,7 +132,7 @@ async function showText(content: string): Promise<void> {
 
 function tell({ reason, detail }: Answer): void {
   const words = `Draftline: ${detail || reason}`;
-  if (reason === "unchanged" || reason === "cancelled") {
+  if (["unchanged", "cancelled", "none"].includes(reason)) {
     void vscode.window.showInformationMessage(words);
   } else {
     void vscode.window.showWarningMessage(words);

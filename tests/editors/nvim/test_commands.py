@@ -64,7 +64,7 @@ def test_the_status_has_the_state_and_the_speed_and_the_command_the_figures(
 
 def test_a_word_that_is_no_command_is_told_with_those_that_are(editor: Neovim) -> None:
     editor.api.command("Draftline dance")
-    names = "disable, docstring, edit, enable, explain, fix, prompt, restart, status, tests"
+    names = "disable, docstring, edit, enable, explain, fix, next, prompt, restart, status, tests"
     assert editor.told() == [f"Draftline: there is no `:Draftline dance`, only {names}"]
     editor.lua("_G.told = {}")
     editor.api.command("Draftline restart now")

@@ -197,3 +197,20 @@ def test_the_exact_prompt_is_shown(editor: Neovim, engine: FakeEngine, name: str
     assert f"===== suffix: current, {name}" in editor.lines or f"===== prefix: current, {name}" in editor.lines
     assert "a = 1" in editor.lines
     assert engine.requests == []
+
+
+def test_the_next_edit_repeats_the_last_one_elsewhere(editor: Neovim, engine: FakeEngine, name: str) -> None:
+    editor.open(name, "def area(w):\n    return w\n\n\nprint(area(1))\nprint(area(2))\n")
+    editor.api.command("Draftline next")
+    editor.wait_for(lambda: bool(editor.told()))
+    assert editor.told() == ["Draftline: the last changes repeat nowhere in the document"]
+    editor.lua("vim.api.nvim_win_set_cursor(0, {1, 4})")
+    editor.keys("cw")
+    editor.type("surface")
+    editor.keys("<Esc>")
+    editor.api.command("Draftline next")
+    wait_marks(editor, [5, 6], ["print(surface(1))", "print(surface(2))"])
+    editor.wait_for(lambda: editor.api.current.window.cursor[0] == 5)
+    editor.keys("<Tab>")
+    editor.wait_for(lambda: editor.lines[4:] == ["print(surface(1))", "print(surface(2))"])
+    assert engine.requests == [] or all(r["priority"] != "edit" for r in engine.requests)

@@ -147,3 +147,19 @@ def test_an_explanation_is_a_document_of_its_own(window: Window, engine: FakeEng
     window.wait(lambda: "It sets five numbers." in window.js(shown).replace("\u00a0", " "), "the explanation")
     window.run("View: Close All Editors")
     window.press("Escape")
+
+
+def test_the_next_edit_repeats_the_last_one_elsewhere(window: Window, engine: FakeEngine) -> None:
+    path = window.new_file("next.py", "def area(w):\n    return w\n\n\nprint(area(1))\n")
+    window.press("Control+Alt+N")
+    message(window, "repeat nowhere")
+    window.press("Control+Home")
+    for _ in range(4):
+        window.press("ArrowRight")
+    window.press("Control+Delete")
+    window.type("surface")
+    window.press("Control+Alt+N")
+    wait_proposed(window, "def surface(w):", "    return w", "print(surface(1))")
+    window.press("Control+Alt+Enter")
+    wait_closed(window)
+    assert window.saved(path) == "def surface(w):\n    return w\n\n\nprint(surface(1))\n"

@@ -21,6 +21,9 @@ local words = {
     require('draftline.prompt').show()
   end,
 }
+words.next = function()
+  require('draftline.edit').next()
+end
 for _, kind in ipairs({ 'edit', 'fix', 'docstring', 'tests', 'explain' }) do
   words[kind] = function(call)
     require('draftline.edit').run_here(kind, call.lines, call.rest)

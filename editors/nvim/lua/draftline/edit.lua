@@ -60,7 +60,7 @@ local function ask(client, bufnr, params, show, ended)
 end
 
 local function tell(result)
-  local quiet = result.reason == 'unchanged' or result.reason == 'cancelled'
+  local quiet = vim.list_contains({ 'unchanged', 'cancelled', 'none' }, result.reason)
   local words = result.detail ~= '' and result.detail or result.reason
   state.tell(words, quiet and vim.log.levels.INFO or vim.log.levels.WARN)
 end
@@ -154,6 +154,35 @@ function M.run_here(kind, lines, instruction)
   end
   local range = { start = { line = first, character = 0 }, ['end'] = { line = last, character = 0 } }
   M.run(api.nvim_get_current_buf(), kind, range, instruction)
+end
+
+---Where the last change is to be repeated: shown like any other edit, the cursor at the first place behind it.
+function M.next()
+  local bufnr = api.nvim_get_current_buf()
+  local client = client_of(bufnr)
+  if not client then
+    return
+  end
+  local shown = diff.begin(bufnr, client.offset_encoding)
+  local params = { textDocument = { uri = vim.uri_from_bufnr(bufnr) }, position = rpc.position(bufnr, client) }
+  rpc.request(client, 'draftline/nextEdit', params, function(err, result)
+    if err or result.reason ~= 'ready' then
+      diff.close(shown)
+      return err and state.tell(err.message, vim.log.levels.ERROR) or tell(result)
+    end
+    diff.finish(shown, result)
+    local row = api.nvim_win_get_cursor(0)[1] - 1
+    local found = result.hunks[1]
+    for _, hunk in ipairs(result.hunks) do
+      if hunk.start > row then
+        found = hunk
+        break
+      end
+    end
+    if diff.of(bufnr) == shown and api.nvim_get_current_buf() == bufnr then
+      api.nvim_win_set_cursor(0, { found.start + 1, 0 })
+    end
+  end, bufnr)
 end
 
 ---The command of our code actions.
