@@ -121,7 +121,7 @@ export class Server {
       "Draftline",
       { command: program, args },
       {
-        documentSelector: [{ scheme: "file" }, { scheme: "untitled" }],
+        documentSelector: [{ scheme: "file" }, { scheme: "untitled" }, { notebook: "*" }],
         outputChannel: this.log,
         initializationOptions: serverSettings,
         initializationFailedHandler: () => false,
