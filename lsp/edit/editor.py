@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,8 @@ LEAST_ANSWER, ANSWER_SHARE = 256, 1.5
 """Tokens of an answer: so many, and so many times those of the old lines."""
 LEAST_BYTES = 800
 """Of what stands around lines and instruction in a prompt."""
+REST = 10
+"""Comparing thousands of lines takes a while, so it waits so many times as long before it is done again."""
 AGAIN = SamplingParams(temperature=0.6, top_p=0.95, seed=1)
 """How the second answer is chosen when the first one can't be applied."""
 
@@ -158,15 +161,17 @@ class Editor:
         """One answer of the engine. Raises Refused, and _Unusable where another answer may do better."""
         prompt, asked = self._prompt(request, known)
         asked = replace(asked, sampling=sampling)
-        shown = 0
+        shown, again_at = 0, 0.0
 
         def grown(text: str) -> None:
-            nonlocal shown
+            nonlocal shown, again_at
+            now = time.perf_counter()
             if request.kind in ABOUT:
                 show((), text)
-            elif (lines := text.count("\n")) != shown:
+            elif (lines := text.count("\n")) != shown and now >= again_at:
                 shown = lines
                 _show_so_far(known, prompt, text, show)
+                again_at = now + REST * (time.perf_counter() - now)
 
         text, finished = await self._stream(asked, grown)
         known = replace(known, counters=finished.counters)

@@ -20,6 +20,8 @@ from lsp.next_edit.repetition import places, substitutions
 from lsp.status import Status
 
 NEXT_EDIT = "draftline/nextEdit"
+MOST_PARSED = 30_000
+"""Lines in all, when places are tried one by one: about half a second."""
 
 
 class NextEdit:
@@ -78,6 +80,8 @@ def _parseable(place: Place, hunks: list[Hunk]) -> list[Hunk]:
     """Those that leave the document as well formed as it is."""
     if not hunks or _parses(place, hunks):
         return hunks
+    if len(hunks) * len(place.source.lines) > MOST_PARSED:
+        return []
     return [hunk for hunk in hunks if _parses(place, [hunk])]
 
 
