@@ -20,11 +20,11 @@ from pygls.lsp.server import LanguageServer
 from lsp.completer import Answer, Completer, Selected
 from lsp.completion import Outcome
 from lsp.edit.editor import Editor
-from lsp.edit.features import add_edits
+from lsp.edit.features import add_edits, shows_edits
 from lsp.engine import Connect, EngineLink, State
 from lsp.feedback import add_parts
 from lsp.inline import ACCEPTED, inline_items
-from lsp.next_edit.features import NextEdit, add_next_edit
+from lsp.next_edit.features import AVAILABLE, NextEdit, add_next_edit
 from lsp.popup import popup_items
 from lsp.prompt_view import add_prompt_view
 from lsp.protocol import BadMessage, DraftlineProtocol, OneLineFormatter, PatientInput
@@ -144,10 +144,13 @@ def create_server(connect: Connect) -> DraftlineServer:
     @server.feature(types.INITIALIZED)
     async def initialized(params: types.InitializedParams) -> None:
         server.link.start()
+        if shows_edits(server):
+            server.next_edit.tell = lambda found: server.protocol.notify(AVAILABLE, found)
 
     @server.feature(types.SHUTDOWN)
     async def shutdown(params: None) -> None:
         completer.stop()
+        server.next_edit.stop()
         await server.link.aclose()
 
     @server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)

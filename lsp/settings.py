@@ -48,6 +48,13 @@ class Settings:
             "accepted."
         },
     )
+    next_edit: bool = field(
+        default=True,
+        metadata={
+            "description": "After an edit, say that it applies elsewhere in the document too, in editors that show "
+            "edits themselves."
+        },
+    )
     popup: bool = field(
         default=True,
         metadata={

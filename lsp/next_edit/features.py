@@ -15,24 +15,58 @@ from lsp.edit.check import Refused, check_syntax
 from lsp.edit.editor import EditOutcome
 from lsp.edit.hunks import Hunk
 from lsp.edit.results import outcome_json
+from lsp.idle import IdleWork
 from lsp.next_edit.recent import RecentChanges
 from lsp.next_edit.repetition import places, substitutions
 from lsp.status import Status
 
 NEXT_EDIT = "draftline/nextEdit"
+AVAILABLE = "draftline/nextEditAvailable"
+"""Notification to the editor: {uri, version, places, detail}; no places: what was said before no longer holds."""
+PAUSE_S = 0.5
+"""After a change, before it is looked for where else it applies."""
+MOST_FOLLOWED = 2000
+"""Lines of a document in which that is done without being asked: it takes a tenth of a second at most."""
 MOST_PARSED = 30_000
 """Lines in all, when places are tried one by one: about half a second."""
 
 
 class NextEdit:
+    """tell: called a moment after a change that applies elsewhere too, and when that no longer holds; none at first."""
+
     def __init__(self, completer: Completer, clock: Callable[[], float] = time.monotonic) -> None:
+        self.tell: Callable[[dict[str, Any]], None] | None = None
         self._completer = completer
         self._clock = clock
         self._recent = RecentChanges(completer.documents)
+        self._idle = IdleWork(PAUSE_S)
+        self._told = ""
 
     def changed(self, uri: str) -> None:
         """A document was opened, changed or closed."""
         self._recent.changed(uri, self._clock())
+        if self.tell is not None and self._completer.settings.next_edit:
+            self._idle.later(lambda: self._look(uri))
+
+    def stop(self) -> None:
+        self._idle.stop()
+
+    async def _look(self, uri: str) -> None:
+        _, made = self._recent.hunks(uri)
+        document = self._completer.documents.get(uri)
+        if self.tell is None or document is None or document.line_count > MOST_FOLLOWED:
+            return
+        outcome = self.at(uri, max(_rows(made), default=0), 0)
+        if outcome.hunks or self._told == uri:
+            self._told = uri if outcome.hunks else ""
+            self.tell(
+                {
+                    "uri": uri,
+                    "version": document.version,
+                    "places": len(outcome.hunks),
+                    "detail": outcome.detail if outcome.hunks else "",
+                }
+            )
 
     def at(self, uri: str, line: int, units: int) -> EditOutcome:
         """The change nearest to the place, wherever else it applies; reason "none" where it does nowhere."""

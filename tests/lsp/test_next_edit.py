@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from language_server import root_of
 
 from bench.lsp_client import LspClient, LspError
 from lsp.completer import Completer
 from lsp.documents import Change, DocumentStore
 from lsp.edit.editor import EditOutcome
 from lsp.edit.hunks import Hunk
-from lsp.next_edit.features import NextEdit
+from lsp.next_edit.features import PAUSE_S, NextEdit
 from lsp.next_edit.repetition import Substitution, places, substitution_of
 from lsp.workspace import Workspace
 
@@ -178,3 +182,37 @@ def test_documents_that_are_not_edited_and_bad_parameters(editor: LspClient, eng
     assert ask(editor, uri, 0)["reason"] == "excluded"
     with pytest.raises(LspError, match="nextEdit needs"):
         editor.request("draftline/nextEdit", {"textDocument": {"uri": uri}})
+
+
+def rename(editor: LspClient, uri: str, version: int, name: str, old: str) -> None:
+    where = {"start": {"line": 0, "character": 4}, "end": {"line": 0, "character": 4 + len(old)}}
+    editor.change(uri, version, {"range": where, "text": name})
+
+
+def test_other_editors_are_told_nothing(editor: LspClient, engine: FakeEngine, uri: str) -> None:
+    editor.open(uri, TEXT)
+    rename(editor, uri, 2, "surface", "area")
+    time.sleep(PAUSE_S + 0.3)
+    assert editor.sent("draftline/nextEditAvailable") == []
+
+
+def test_an_editor_that_shows_edits_is_told_of_the_next_one_and_when_it_is_over(
+    own_server: Callable[..., LspClient], folder: Path, uri: str
+) -> None:
+    engine = FakeEngine(folder / "run")
+    client = own_server()
+    client.initialize(root=root_of(folder), capabilities={"experimental": {"draftline": {"edits": True}}})
+    client.wait_ready()
+    client.open(uri, TEXT)
+    rename(client, uri, 2, "surface", "area")
+    told = client.wait_for("draftline/nextEditAvailable")
+    assert told == {"uri": uri, "version": 2, "places": 2, "detail": "area became surface"}
+    rename(client, uri, 3, "area", "surface")
+    told = client.wait_for("draftline/nextEditAvailable", lambda params: params["version"] == 3)
+    assert (told["places"], told["detail"]) == (0, "")
+    client.notify("workspace/didChangeConfiguration", {"settings": {"draftline": {"next_edit": False}}})
+    rename(client, uri, 4, "surface", "area")
+    assert ask(client, uri, 0)["reason"] == "ready"
+    time.sleep(PAUSE_S + 0.3)
+    assert len(client.sent("draftline/nextEditAvailable")) == 2
+    engine.close()

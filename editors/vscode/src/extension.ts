@@ -1,6 +1,7 @@
 /** Wires the parts together: one language server, one status bar item, the commands. */
 import * as vscode from "vscode";
 import { registerEdits } from "./edits";
+import { NextEditHint } from "./hint";
 import { registerPromptView } from "./prompt";
 import { Server } from "./server";
 import { StatusItem } from "./status";
@@ -10,10 +11,12 @@ let server: Server | undefined;
 export async function activate(context: vscode.ExtensionContext): Promise<void> {
   const log = vscode.window.createOutputChannel("Draftline", { log: true });
   const status = new StatusItem();
-  const running = (server = new Server(log, status));
+  const hint = new NextEditHint();
+  const running = (server = new Server(log, status, hint));
   context.subscriptions.push(
     log,
     status,
+    hint,
     vscode.commands.registerCommand("draftline.restart", () => running.restart()),
     vscode.commands.registerCommand("draftline.toggle", toggle),
     vscode.commands.registerCommand("draftline.showLog", () => log.show()),

@@ -10,6 +10,7 @@ import {
   type StaticFeature,
 } from "vscode-languageclient/node";
 import { isOn } from "./extension";
+import type { NextEditHint, NextEditTold } from "./hint";
 import { serverCommand, serverSettings } from "./settings";
 import type { StatusItem, Told } from "./status";
 
@@ -38,6 +39,7 @@ export class Server {
   constructor(
     private readonly log: vscode.LogOutputChannel,
     private readonly status: StatusItem,
+    private readonly hint: NextEditHint,
   ) {}
 
   start(): Promise<void> {
@@ -133,6 +135,7 @@ export class Server {
       },
     );
     client.registerFeature(showsEdits);
+    client.onNotification("draftline/nextEditAvailable", (found: NextEditTold) => this.hint.told(found));
     client.onNotification("draftline/status", (told: Told) => this.status.told(told));
     client.onDidChangeState(({ newState }) => {
       if (this.client === client && newState === State.Running) {

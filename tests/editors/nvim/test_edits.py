@@ -33,13 +33,20 @@ def marks(editor: Neovim) -> tuple[list[int], list[str]]:
     return old, new
 
 
+def hint(editor: Neovim) -> list[str]:
+    """What is drawn behind lines about the next edit."""
+    space = editor.api.api.get_namespaces()["draftline.hint"]
+    found = editor.api.api.buf_get_extmarks(0, space, 0, -1, {"details": True})
+    return [details["virt_text"][0][0] for *_, details in found]
+
+
 def wait_marks(editor: Neovim, old: list[int], new: list[str]) -> None:
     editor.wait_for(lambda: marks(editor) == (old, new), lambda: f"shown: {marks(editor)}")
 
 
 def keys_of_edits(editor: Neovim) -> list[str]:
     mappings = editor.api.api.buf_get_keymap(0, "n")
-    return sorted(m["lhs"] for m in mappings if "Draftline" in m.get("desc", ""))
+    return sorted(m["lhs"] for m in mappings if "Draftline" in m.get("desc", "") and "next" not in m["desc"])
 
 
 def show_edit(editor: Neovim, engine: FakeEngine, name: str, text: str = TEXT) -> None:
@@ -208,7 +215,9 @@ def test_the_next_edit_repeats_the_last_one_elsewhere(editor: Neovim, engine: Fa
     editor.keys("cw")
     editor.type("surface")
     editor.keys("<Esc>")
-    editor.api.command("Draftline next")
+    editor.wait_for(lambda: hint(editor) == ["  area became surface: 2 more, <M-e>"], lambda: str(hint(editor)))
+    editor.keys("<M-e>")
+    assert hint(editor) == []
     wait_marks(editor, [5, 6], ["print(surface(1))", "print(surface(2))"])
     editor.wait_for(lambda: editor.api.current.window.cursor[0] == 5)
     editor.keys("<Tab>")

@@ -158,6 +158,11 @@ def test_the_next_edit_repeats_the_last_one_elsewhere(window: Window, engine: Fa
         window.press("ArrowRight")
     window.press("Control+Delete")
     window.type("surface")
+    pseudo = (
+        "[...document.querySelectorAll('.view-line span')].map(one => getComputedStyle(one, '::after').content).join()"
+    )
+    shown = f"return await page.evaluate({json.dumps(pseudo)})"
+    window.wait(lambda: "area became surface: 1 more" in window.js(shown).replace("\u00a0", " "), "the hint")
     window.press("Control+Alt+N")
     wait_proposed(window, "def surface(w):", "    return w", "print(surface(1))")
     window.press("Control+Alt+Enter")

@@ -28,11 +28,13 @@ end
 local function attached(client, bufnr)
   M.backend().attach(client, bufnr)
   require('draftline.keys').attach(bufnr, config.current.keys, require('draftline.actions'))
+  require('draftline.hint').attach(bufnr)
 end
 
 function M.let_go(bufnr)
   M.backend().detach(bufnr)
   require('draftline.keys').detach(bufnr)
+  require('draftline.hint').detach(bufnr)
 end
 
 local function ended(code, _, client_id)
@@ -65,6 +67,7 @@ function M.start(bufnr)
       ['draftline/status'] = state.changed,
       ['window/logMessage'] = state.logged,
       ['$/progress'] = require('draftline.edit').progress,
+      ['draftline/nextEditAvailable'] = require('draftline.hint').available,
     },
     on_attach = attached,
     on_exit = ended,

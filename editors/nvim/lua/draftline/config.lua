@@ -27,6 +27,8 @@ M.defaults = {
     reject_hunk = '<M-r>',
     reject = '<C-]>',
   },
+  -- In normal mode: where else the last change applies. false: none.
+  next_edit_key = '<M-e>',
 }
 
 M.current = nil ---@type draftline.Config?
@@ -67,6 +69,9 @@ function M.read(given)
   end
   if given.native and not vim.lsp.inline_completion then
     fail('native', 'false before Neovim 0.12')
+  end
+  if given.next_edit_key ~= nil and given.next_edit_key ~= false and type(given.next_edit_key) ~= 'string' then
+    fail('next_edit_key', 'a key, or false')
   end
   for _, key in ipairs({ 'settings', 'keys', 'edit_keys' }) do
     if given[key] ~= nil and type(given[key]) ~= 'table' then
