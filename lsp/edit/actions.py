@@ -22,7 +22,8 @@ _MOST_WORDS = 60
 
 
 def code_actions(params: types.CodeActionParams, editor: Editor, *, in_editor: bool) -> list[types.CodeAction]:
-    """What can be done with the lines. An edit with an instruction is for editors that can ask for one."""
+    """What can be done with the lines. An edit with an instruction is for editors that can ask for one. Where nobody
+    asked, there is only what mends a problem: else a light bulb would stand at every line."""
     uri, selected = params.text_document.uri, params.range.start != params.range.end
     place = editor.place(uri, params.range.start.line, params.range.start.character)
     if isinstance(place, Outcome):
@@ -31,11 +32,10 @@ def code_actions(params: types.CodeActionParams, editor: Editor, *, in_editor: b
     for problem in params.context.diagnostics:
         words = " ".join(problem.message.split())
         found.append(("fix", words if len(words) <= _MOST_WORDS else words[:_MOST_WORDS] + "…", [problem]))
-    if in_editor and selected:
-        found.append(("edit", "", []))
-    found.append(("docstring", "", []))
-    if editor.chat:
-        found += [(kind, "", []) for kind in ABOUT]
+    if params.context.trigger_kind != types.CodeActionTriggerKind.Automatic:
+        found += [("edit", "", [])] if in_editor and selected else []
+        found.append(("docstring", "", []))
+        found += [(kind, "", []) for kind in ABOUT] if editor.chat else []
     wanted = params.context.only
     actions = []
     for kind, words, problems in found:

@@ -299,6 +299,17 @@ def test_explanations_are_shown_and_streamed(editor: LspClient, engine: FakeEngi
     }
 
 
+def test_nothing_but_a_fix_is_offered_to_an_editor_that_looks_by_itself(
+    editor: LspClient, engine: FakeEngine, uri: str
+) -> None:
+    editor.open(uri, TEXT)
+    assert actions(editor, uri, (4, 0), (4, 4), triggerKind=2) == []
+    problem = {"range": params(uri, (4, 11), (4, 12))["range"], "message": "use +"}
+    (fix,) = actions(editor, uri, (4, 0), (4, 4), triggerKind=2, diagnostics=[problem])
+    assert fix["kind"] == "quickfix"
+    assert len(actions(editor, uri, (4, 0), (4, 4), triggerKind=1)) == 3
+
+
 def test_code_actions_are_of_the_wanted_kinds_and_of_edited_documents_only(
     editor: LspClient, engine: FakeEngine, uri: str
 ) -> None:
