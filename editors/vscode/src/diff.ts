@@ -27,7 +27,8 @@ export class DiffView implements vscode.Disposable {
       this.changed,
       vscode.workspace.registerTextDocumentContentProvider(SCHEME, provider),
       vscode.workspace.onDidChangeTextDocument((change) => this.documentChanged(change.document)),
-      vscode.window.tabGroups.onDidChangeTabs(({ closed }) => closed.some(isOurs) && this.close()),
+      // Closed by the user; the tab of an edit before this one may go late.
+      vscode.window.tabGroups.onDidChangeTabs(() => this.shown?.open && tabs().length === 0 && this.close()),
       command("draftline.acceptEdit", () => this.accept()),
       command("draftline.acceptChange", () => this.acceptChange()),
       command("draftline.rejectChange", (shown) => this.ready() && this.leaveOut(shown, this.current(shown))),
@@ -56,11 +57,12 @@ export class DiffView implements vscode.Disposable {
     shown.edits = edits;
     shown.ready = ready;
     this.changed.fire(shown.uri);
-    if (!shown.open && hunks.length > 0) {
-      shown.open = true;
+    if (!shown.opening && hunks.length > 0) {
+      shown.opening = true;
       await vscode.commands.executeCommand("setContext", SHOWN, true);
       const title = `${vscode.workspace.asRelativePath(shown.document.uri)} (Draftline)`;
       await vscode.commands.executeCommand("vscode.diff", shown.document.uri, shown.uri, title, { preview: true });
+      shown.open = true;
     }
   }
 
@@ -74,8 +76,7 @@ export class DiffView implements vscode.Disposable {
       shown.stop();
     }
     void vscode.commands.executeCommand("setContext", SHOWN, false);
-    const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs).filter(isOurs);
-    void vscode.window.tabGroups.close(tabs);
+    void vscode.window.tabGroups.close(tabs());
   }
 
   private documentChanged(document: vscode.TextDocument): void {
@@ -136,6 +137,7 @@ export class Shown {
   hunks: Hunk[] = [];
   edits: Edit[] = [];
   ready = false;
+  opening = false;
   open = false;
   applying = false;
   version: number;
@@ -179,6 +181,8 @@ export class Shown {
   }
 }
 
-function isOurs(tab: vscode.Tab): boolean {
-  return tab.input instanceof vscode.TabInputTextDiff && tab.input.modified.scheme === SCHEME;
+function tabs(): vscode.Tab[] {
+  const isOurs = ({ input }: vscode.Tab): boolean =>
+    input instanceof vscode.TabInputTextDiff && input.modified.scheme === SCHEME;
+  return vscode.window.tabGroups.all.flatMap((group) => group.tabs).filter(isOurs);
 }

@@ -102,6 +102,33 @@ def test_an_edit_is_shown_while_it_is_written_and_stopped_when_it_is_closed(wind
     engine.wait_until(lambda: len(engine.cancelled) > before)
 
 
+def test_a_newer_edit_takes_the_place_of_an_older_one(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    path = window.new_file("twice.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    engine.answer = lambda request: script(fenced("z = 0"))
+    window.js("await page.click('.tab[data-resource-name=\"twice.py\"]')")
+    window.js("await page.click('.editor-group-container.active .monaco-editor .view-lines')")
+    ask(window, "only one")
+    wait_proposed(window, "z = 0")
+    window.press("Control+Alt+Enter")
+    wait_closed(window)
+    assert window.saved(path) == "z = 0\n"
+
+
+def test_closing_the_diff_rejects_the_edit(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: Script(pieces=["```python\na = 1\nb = 20\nc = 3\n"], hang=True)
+    path = window.new_file("shut.py", TEXT)
+    before = len(engine.cancelled)
+    ask(window, "change the numbers")
+    wait_proposed(window, "a = 1", "b = 20", "c = 3", "d = 4", "e = 5")
+    window.run("View: Close Editor")
+    wait_closed(window)
+    engine.wait_until(lambda: len(engine.cancelled) > before)
+    assert path.read_text() == TEXT
+
+
 def test_a_text_that_has_changed_is_never_overwritten(window: Window, engine: FakeEngine) -> None:
     engine.answer = lambda request: script(fenced(*NEW))
     path = window.new_file("newer.py", TEXT)
