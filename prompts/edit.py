@@ -8,10 +8,10 @@ the new text alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from prompts.fences import fence_for
 from prompts.segments import Segment
 
 Format = Literal["chat", "fim"]
@@ -59,7 +59,7 @@ def edit_prompt(around: Around, instruction: str, form: Format) -> EditPrompt:
 
 def question(around: Around, text: str) -> EditPrompt:
     """For a chat model: an answer about the lines, not instead of them."""
-    fence = _fence((*around.before, *around.lines, *around.after))
+    fence = fence_for((*around.before, *around.lines, *around.after))
     return EditPrompt((_segment("system", EXPLAIN), _segment("user", f"{_shown(around, fence)}\n{text}\n")), "")
 
 
@@ -79,7 +79,7 @@ def answered(text: str, prompt: EditPrompt) -> tuple[list[str] | None, bool]:
 
 
 def _chat(around: Around, instruction: str) -> EditPrompt:
-    fence = _fence((*around.before, *around.lines, *around.after, instruction))
+    fence = fence_for((*around.before, *around.lines, *around.after, instruction))
     user = f"{_shown(around, fence)}\n{instruction}\n"
     copied = "\n".join((fence + around.language, *around.lines, fence))
     segments = (_segment("system", SYSTEM.format(fence=fence)), _segment("user", user))
@@ -114,12 +114,6 @@ def _fim(around: Around, instruction: str) -> EditPrompt:
 
 def _segment(role: Literal["system", "user"], text: str) -> Segment:
     return Segment(role, text, "current" if role == "user" else "how to answer")
-
-
-def _fence(lines: Sequence[str]) -> str:
-    """More backticks than stand together anywhere in the text."""
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    return "`" * max(3, longest + 1)
 
 
 def _opens(line: str, fence: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from prompts.budget import BudgetKeeper
 from prompts.fim import FimSpecials, NoFimTokens
 from server.gguf.reader import ModelFile
+from server.model.chat_template import ChatTemplate, ChatTemplateError
 from server.model.check import check_model
 from server.model.tokenizer import Tokenizer
 
@@ -34,8 +35,12 @@ def check_usable(file: ModelFile) -> bool:
             f"{file.path}: a context of {context} tokens leaves no room for a prompt and an answer of {ANSWER_TOKENS}; "
             f"use a model with a longer context"
         )
+    tokenizer = Tokenizer.from_file(file)
     try:
-        FimSpecials.of(Tokenizer.from_file(file))
+        FimSpecials.of(tokenizer)
     except NoFimTokens as error:
-        raise Unusable(f"{file.path}: {error}") from error
+        try:
+            ChatTemplate.from_file(file, tokenizer)
+        except ChatTemplateError:
+            raise Unusable(f"{file.path}: {error}") from error
     return whole

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter, to_thread
 
+from prompts.chat_fill import chat_fill
 from prompts.fim import BadSegments, NoFimTokens, PromptTokens, fim_tokens, plain_tokens
 from prompts.segments import Segment
 from prompts.text import byte_length
@@ -57,14 +58,18 @@ class Asked:
 
 
 def encode_prompt(asked: Asked, tokenizer: Tokenizer, chat: ChatTemplate | None = None) -> PromptTokens:
-    """The segments in tokens, each tokenised by itself but for a chat's. Raises ApiError for segments the route has no
-    place for, and for a chat with a model that can't."""
+    """The segments in tokens, each tokenised by itself but for a chat's. A model without fill-in-the-middle markers
+    fills in by chat. Raises ApiError for segments that the route has no place for, and where a model can't chat."""
     if asked.route == "chat":
         return _encode_chat(asked.segments, tokenizer, chat)
     try:
         return (fim_tokens if asked.route == "fim" else plain_tokens)(asked.segments, tokenizer)
     except NoFimTokens as error:
-        raise bad_request(str(error), "route", "no_fim_tokens") from error
+        if chat is None:
+            raise bad_request(str(error), "route", "no_fim_tokens") from error
+        fill = chat_fill(asked.segments)
+        ids = _rendered({"system": fill.system, "user": fill.user}, tokenizer, chat)
+        return _as_one(ids + tokenizer.encode(fill.begun), len(asked.segments))
     except BadSegments as error:
         raise bad_request(str(error), "segments", "bad_segments") from error
 
@@ -77,13 +82,21 @@ def _encode_chat(segments: tuple[Segment, ...], tokenizer: Tokenizer, chat: Chat
             problem = f"segments[{number}]: the role {segment.role!r} has no place in a chat"
             raise bad_request(problem, "segments", "bad_segments")
     texts = {role: "".join(s.text for s in segments if s.role == role) for role in ("system", "user")}
+    return _as_one(_rendered(texts, tokenizer, chat), len(segments))
+
+
+def _rendered(texts: dict[str, str], tokenizer: Tokenizer, chat: ChatTemplate) -> list[int]:
+    """texts: of messages, by their roles; empty ones are left out. Raises ApiError."""
     messages = [{"role": role, "content": text} for role, text in texts.items() if text]
     try:
-        ids = tokenizer.encode_chat(chat.render(messages, enable_thinking=False))
+        return tokenizer.encode_chat(chat.render(messages, enable_thinking=False))
     except ChatTemplateError as error:
         raise bad_request(str(error), "segments", "bad_segments") from error
-    # Where one segment ends isn't known: all of it counts as the last one.
-    rest = len(segments) - 1
+
+
+def _as_one(ids: list[int], segments: int) -> PromptTokens:
+    """Where one segment ends isn't known: all of it counts as the last one."""
+    rest = segments - 1
     return PromptTokens(ids, (), (*[0] * rest, 0), (*[0] * rest, len(ids)))
 
 

@@ -33,3 +33,34 @@ def test_without_a_template_or_with_one_that_refuses_the_error_says_what_to_do()
         encoded(PARTS, None)
     with pytest.raises(ApiError, match="no system here"):
         encoded(PARTS, "{{ raise_exception('no system here') }}")
+
+
+class NoMarkers(ScriptedTokenizer):
+    def special(self, name: str) -> None:  # type: ignore[override]
+        return None
+
+
+HOLE = (
+    Segment("repo", "shop", ""),
+    Segment("file", "def load():\n    ```\n", "open file", "b.py"),
+    Segment("suffix", "\nprint(x)\n", "current", "a.py"),
+    Segment("prefix", "import b\n", "current"),
+    Segment("prefix", "x = b.", "current"),
+)
+
+
+def test_u44_a_model_without_markers_fills_in_by_chat_and_goes_on_at_the_cursor() -> None:
+    chat = ChatTemplate("{% for m in messages %}<{{ m.role }}:{{ m.content }}>{% endfor %}<assistant:")
+    asked = Asked("fim", HOLE, 5, sampling=None)  # type: ignore[arg-type]
+    prompt = encode_prompt(asked, NoMarkers(), chat)  # type: ignore[arg-type]
+    text = "".join(map(chr, prompt.ids))
+    assert text.endswith("<assistant:````\nx = b.")
+    places = [text.index(part) for part in ("b.py", "def load", "a.py, after", "print(x)", "import b\nx = b.\n")]
+    assert places == sorted(places)
+    assert (len(prompt.lengths), sum(prompt.lengths)) == (len(HOLE), len(prompt.ids))
+
+
+def test_u44_without_markers_and_without_a_template_it_is_refused() -> None:
+    asked = Asked("fim", HOLE, 5, sampling=None)  # type: ignore[arg-type]
+    with pytest.raises(ApiError, match="it can't fill in the middle"):
+        encode_prompt(asked, NoMarkers(), None)  # type: ignore[arg-type]

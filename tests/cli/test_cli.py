@@ -202,6 +202,7 @@ def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> N
         elif fault == "fim":
             tokens = metadata["tokenizer.ggml.tokens"]
             tokens[tokens.index("<|fim_middle|>")] = "<|elsewhere|>"
+            del metadata["tokenizer.chat_template"]
 
     assert Settings().max_tokens == ANSWER_TOKENS
     context = 16 if fault == "context" else 4096
@@ -217,6 +218,20 @@ def test_doctor_refuses_what_the_engine_would(home: EngineHome, fault: str) -> N
         "ones": "tensor blk.0.ffn_up.weight: it holds numbers that are not finite",
         "fim": "has no <|fim_middle|>: it can't fill in the middle",
     }[fault] in told
+
+
+def test_u44_a_chat_model_without_markers_completes(home: EngineHome) -> None:
+    def edit(metadata: Metadata, tensors: Tensors) -> None:
+        tokens = metadata["tokenizer.ggml.tokens"]
+        tokens[tokens.index("<|fim_middle|>")] = "<|elsewhere|>"
+
+    path = write_tiny_model(home.places.runtime / "m.gguf", edit=edit)
+    source = home.places.runtime / "a.py"
+    source.write_text("import os\nx = \n")
+    done = home.run("complete", f"{source}:2:4", "--model", str(path))
+    assert "can't fill in" not in done.stderr + done.stdout
+    assert done.returncode in (0, 1), done.stderr  # 1: the model has nothing to say
+    assert home.health().chat
 
 
 def test_doctor_without_an_engine_and_with_one(home: EngineHome) -> None:
