@@ -87,7 +87,8 @@ class Editor:
         self.chat = False
         self._completer = completer
         self._link = link
-        self._lanes: dict[str, Lane[EditOutcome]] = {}
+        self._lanes: dict[tuple[str, bool], Lane[EditOutcome]] = {}
+        """By document, and whether they answer with a text: those a change of the document leaves alone."""
 
     def place(self, uri: str, line: int, units: int) -> Place | Outcome:
         """The place in an open document; an outcome where nothing is edited."""
@@ -95,10 +96,10 @@ class Editor:
 
     def changed(self, uri: str) -> None:
         """The document changed or went away: an edit of it is for a text that is no more."""
-        if (lane := self._lanes.get(uri)) is not None:
+        if (lane := self._lanes.get((uri, False))) is not None:
             lane.supersede()
             if lane.idle:
-                del self._lanes[uri]
+                del self._lanes[uri, False]
 
     async def edit(self, request: EditRequest, show: Show = lambda hunks, text: None) -> EditOutcome:
         """Raises nothing but CancelledError."""
@@ -117,12 +118,13 @@ class Editor:
             return EditOutcome("refused", problem, place=place)
         lines = self._lines(request, place)
         known = EditOutcome("cancelled", lines=lines, place=place)
-        lane = self._lanes.setdefault(request.uri, Lane())
+        about = request.kind in ABOUT
+        lane = self._lanes.setdefault((request.uri, about), Lane())
         try:
             outcome = await lane.request(object(), lambda: self._ask(request, known, show))
         except Superseded:
             outcome = replace(known, detail="a newer edit of the document was asked for")
-        if self._is_stale(place):
+        if not about and self._is_stale(place):
             detail = "the document changed meanwhile, and the newer text stays as it is: ask again"
             outcome = replace(outcome, reason="stale", detail=detail)
         return outcome
@@ -138,7 +140,8 @@ class Editor:
             return definition_at(place.source.lines, start.line, place.language)
         return selected_lines(start, max(place.cursor, end))
 
-    async def _ask(self, request: EditRequest, known: EditOutcome, show: Show) -> EditOutcome:
+    async def _ask(self, request: EditRequest, known: EditOutcome, show: Show, *, again: bool = False) -> EditOutcome:
+        """again: with a prompt that is shorter than the one before, which the model's context didn't hold."""
         connection = None
         try:
             connection = self._link.engine()
@@ -153,6 +156,9 @@ class Editor:
                 self._link.lost(connection)
             return replace(known, reason="error", detail=str(error))
         except EngineError as error:
+            if error.code == "context_overflow" and not again:
+                self._completer.budget.overflowed()
+                return await self._ask(request, known, show, again=True)
             return replace(known, reason="error", detail=str(error))
 
     async def _answer(

@@ -310,6 +310,28 @@ def test_nothing_but_a_fix_is_offered_to_an_editor_that_looks_by_itself(
     assert len(actions(editor, uri, (4, 0), (4, 4), triggerKind=1)) == 3
 
 
+def test_an_explanation_goes_on_while_one_types(editor: LspClient, engine: FakeEngine, uri: str) -> None:
+    engine.answer = lambda request: Script(pieces=["It ", "multiplies."], pause=0.3)
+    editor.open(uri, TEXT)
+    asked = editor.start("draftline/edit", params(uri, (4, 5), (4, 5), kind="explain"))
+    engine.wait_until(lambda: bool(engine.requests))
+    editor.insert(uri, 2, 0, 0, "# new\n")
+    answer = editor.result(asked)
+    assert (answer["reason"], answer["text"]) == ("ready", "It multiplies.")
+
+
+def test_a_prompt_that_the_context_does_not_hold_is_made_shorter_once(
+    editor: LspClient, engine: FakeEngine, uri: str
+) -> None:
+    replies = iter([script("", error=(400, "context_overflow", "too long")), script(fenced("    return w"))])
+    engine.answer = lambda request: next(replies)
+    editor.open(uri, "x = 1\n" * 6000 + TEXT)
+    answer = edit(editor, uri, (6004, 0), (6004, 4), "only w")
+    assert answer["reason"] == "ready"
+    first, second = (len(request["segments"][-1]["text"]) for request in engine.requests)
+    assert second < first
+
+
 def test_code_actions_are_of_the_wanted_kinds_and_of_edited_documents_only(
     editor: LspClient, engine: FakeEngine, uri: str
 ) -> None:
