@@ -7,17 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 from server.gguf.types import TensorType
+from server.kernel.structs import TYPES
 from server.kernel.tiles import TILE_BYTES, TILE_COLUMNS, TILE_ROWS
-
-_KINDS = {
-    TensorType.F32: 0,
-    TensorType.F16: 1,
-    TensorType.BF16: 2,
-    TensorType.Q8_0: 3,
-    TensorType.Q4_K: 4,
-    TensorType.Q5_K: 5,
-    TensorType.Q6_K: 6,
-}
 
 
 def unpack_into(out: Tensor, tiles: Tensor, type: TensorType, every: tuple[int, int, int]) -> None:
@@ -27,7 +18,7 @@ def unpack_into(out: Tensor, tiles: Tensor, type: TensorType, every: tuple[int, 
     period, first, count = every
     _unpack[(groups * column_tiles * row_tiles,)](
         tiles, out, len(out), out.shape[1], column_tiles, row_tiles, period, first, count,
-        kind=_KINDS[type], nbytes=TILE_BYTES[type], width=TILE_COLUMNS[type], tile_rows=TILE_ROWS,
+        kind=TYPES[type], nbytes=TILE_BYTES[type], width=TILE_COLUMNS[type], tile_rows=TILE_ROWS,
     )  # fmt: skip
 
 
@@ -46,7 +37,10 @@ def _unpack(
     tiles, out, out_rows, columns, column_tiles, row_tiles, period, first, count,
     kind: tl.constexpr, nbytes: tl.constexpr, width: tl.constexpr, tile_rows: tl.constexpr,
 ):  # fmt: skip
-    """A program has a tile; server/kernel/pack.py says where in it a weight's bytes are. In blocks of 32 columns."""
+    """A program has a tile; server/kernel/pack.py says where in it a weight's bytes are. In blocks of 32 columns.
+
+    kind: a number of `structs.TYPES`.
+    """
     number = tl.program_id(0)
     row_tile = number % row_tiles
     column_tile = number // row_tiles % column_tiles
