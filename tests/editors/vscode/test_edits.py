@@ -99,7 +99,7 @@ def test_an_edit_is_shown_while_it_is_written_and_stopped_when_it_is_closed(wind
     wait_proposed(window, "a = 1", "b = 20", "c = 3", "d = 4", "e = 5")
     window.press("Control+Alt+Backspace")
     wait_closed(window)
-    engine.wait_until(lambda: len(engine.cancelled) > before)
+    engine.wait_until(lambda: any(request["priority"] == "edit" for request in engine.cancelled[before:]))
 
 
 def test_a_newer_edit_takes_the_place_of_an_older_one(window: Window, engine: FakeEngine) -> None:
@@ -123,9 +123,10 @@ def test_closing_the_diff_rejects_the_edit(window: Window, engine: FakeEngine) -
     before = len(engine.cancelled)
     ask(window, "change the numbers")
     wait_proposed(window, "a = 1", "b = 20", "c = 3", "d = 4", "e = 5")
-    window.run("View: Close Editor")
+    window.js("await page.click('.tab.active .tab-actions a')")
     wait_closed(window)
-    engine.wait_until(lambda: len(engine.cancelled) > before)
+    engine.wait_until(lambda: any(request["priority"] == "edit" for request in engine.cancelled[before:]))
+    assert window.js("return await page.$('.tab.active[data-resource-name=\"shut.py\"]') !== null")
     assert path.read_text() == TEXT
 
 
