@@ -49,13 +49,18 @@ async def test_a_context_too_short_for_an_answer_is_found(tmp_path: Path, contex
     )
 
 
-def test_a_vocabulary_that_can_not_fill_in_the_middle_is_found(tmp_path: Path) -> None:
+def test_u44_a_vocabulary_that_can_not_fill_in_the_middle_needs_a_chat_template(tmp_path: Path) -> None:
     def edit(metadata: Metadata, tensors: Tensors) -> None:
         tokens = metadata["tokenizer.ggml.tokens"]
         tokens[tokens.index("<|fim_suffix|>")] = "<|another|>"
 
+    def without_chat(metadata: Metadata, tensors: Tensors) -> None:
+        edit(metadata, tensors)
+        del metadata["tokenizer.chat_template"]
+
+    check_file(write_tiny_model(tmp_path / "m.gguf", edit=edit))
     with pytest.raises(Unusable, match=r"it can.t fill in the middle"):
-        check_file(write_tiny_model(tmp_path / "m.gguf", edit=edit))
+        check_file(write_tiny_model(tmp_path / "m.gguf", edit=without_chat))
 
 
 async def test_a_check_that_is_given_up_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
