@@ -68,14 +68,23 @@ def answered(text: str, prompt: EditPrompt) -> tuple[list[str] | None, bool]:
 
     None as long as they have not begun. Where the code is the whole answer, its end is the answer's.
     """
+    text = text.replace("\r\n", "\n")
     if not prompt.fence:
         return text.split("\n"), False
-    lines = text.split("\n")
+    lines = text.rpartition("</think>")[2].split("\n")
     begin = next((n for n, line in enumerate(lines) if _opens(line, prompt.fence)), None)
     if begin is None or begin == len(lines) - 1:
         return None, False
-    end = next((n for n in range(begin + 1, len(lines)) if lines[n].strip() == prompt.fence), None)
-    return lines[begin + 1 : end], end is not None
+    fence = _backticks(lines[begin])
+    inside = 0  # blocks of the text's own, with a language's name where they begin
+    for n in range(begin + 1, len(lines)):
+        if lines[n].strip() == fence:
+            if not inside:
+                return lines[begin + 1 : n], True
+            inside -= 1
+        elif _backticks(lines[n]) == fence and _opens(lines[n], fence):
+            inside += 1
+    return lines[begin + 1 :], False
 
 
 def _chat(around: Around, instruction: str) -> EditPrompt:
@@ -116,7 +125,13 @@ def _segment(role: Literal["system", "user"], text: str) -> Segment:
     return Segment(role, text, "current" if role == "user" else "how to answer")
 
 
-def _opens(line: str, fence: str) -> bool:
-    """The fence, and perhaps a language's name."""
+def _backticks(line: str) -> str:
+    """Those that a line begins with."""
     found = line.strip()
-    return found.startswith(fence) and re.fullmatch(r"[\w+#.-]*", found[len(fence) :]) is not None
+    return found[: len(found) - len(found.lstrip("`"))]
+
+
+def _opens(line: str, fence: str) -> bool:
+    """A fence as long as this one at least, and perhaps a language's name."""
+    found = line.strip()
+    return found.startswith(fence) and re.fullmatch(r"\s*[\w+#.-]*", found.lstrip("`")) is not None

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+LARGE = 100_000
+"""Lines of the one text times lines of the other."""
+
 
 @dataclass(frozen=True)
 class Hunk:
@@ -21,7 +24,10 @@ def hunks_of(old: Sequence[str], new: Sequence[str], first: int, *, whole: bool 
 
     whole: False as long as more of ``new`` is to come: what stands after the last line in common isn't known yet.
     """
-    blocks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    start = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    old, new, first = old[start:], new[start:], first + start
+    # What takes long is lines that stand everywhere: in a long text they mean nothing.
+    blocks = SequenceMatcher(None, old, new, autojunk=len(old) * len(new) > LARGE).get_opcodes()
     if not whole:
         while blocks and blocks[-1][0] != "equal":
             blocks.pop()

@@ -11,6 +11,8 @@ from lsp.edit.hunks import Hunk
 LEAST_NAME, LEAST_TEXT = 3, 6
 """Characters of what is replaced: a name, or anything else. Less stands everywhere."""
 MOST_PLACES = 50
+LONGEST_LINE = 1000
+"""Characters; a longer one is no line that somebody writes."""
 _WORD = re.compile(r"\w")
 _CALL_BEFORE, _CALL_AFTER = re.compile(r"[\w.]+\([^()]*$"), re.compile(r"[^()]*\)")
 
@@ -34,6 +36,8 @@ class Substitution:
 
 def substitution_of(old: str, new: str) -> Substitution | None:
     """What was replaced in a line, if it is more than a chance: a name, a call, or a longer text."""
+    if max(len(old), len(new)) > LONGEST_LINE:
+        return None
     start = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     rest = min(len(old), len(new)) - start
     end = next((n for n in range(rest) if old[-1 - n] != new[-1 - n]), rest)
