@@ -81,16 +81,17 @@ class BudgetKeeper:
         self._bytes_per_token *= 0.5
         self._settled = None
 
-    def room(self, max_tokens: int, seconds: float) -> Budget:
-        """For one request that may generate ``max_tokens`` and may prefill for so long; it may be zero or less."""
-        tokens = (self._rate or _FIRST_RATE) * seconds
+    def room(self, max_tokens: int, seconds: float, least: int = 0) -> Budget:
+        """For one request that may generate ``max_tokens`` and may prefill for so long, or so many tokens; where the
+        context doesn't hold it, it may be zero or less."""
+        tokens = max((self._rate or _FIRST_RATE) * seconds, least)
         if self._context_length:
             tokens = min(tokens, self._context_length * _SAFETY - max_tokens - MARKER_TOKENS)
         return Budget(int(tokens), self._bytes_per_token)
 
     def budget(self, max_tokens: int) -> Budget:
         """For a request that may generate ``max_tokens``. It may be zero or less: building a prompt then fails."""
-        budget = self.room(max_tokens, max(COLD_SECONDS, LEAST_TOKENS / (self._rate or _FIRST_RATE)))
+        budget = self.room(max_tokens, COLD_SECONDS, LEAST_TOKENS)
         if self._settled is not None and self._settled[0] == max_tokens:
             settled = self._settled[1]
             if settled.bytes > 0 and TOO_LONG < budget.bytes / settled.bytes < TOO_SHORT:

@@ -40,7 +40,7 @@ def code_actions(params: types.CodeActionParams, editor: Editor, *, in_editor: b
     actions = []
     for kind, words, problems in found:
         action_kind = types.CodeActionKind.QuickFix if kind == "fix" else REWRITE
-        if wanted is not None and not any(f"{action_kind}.".startswith(f"{w}.") for w in map(str, wanted)):
+        if wanted is not None and not any(not w or f"{action_kind}.".startswith(f"{w}.") for w in map(_word, wanted)):
             continue
         where = problems[0].range if problems else params.range
         argument = {
@@ -53,3 +53,7 @@ def code_actions(params: types.CodeActionParams, editor: Editor, *, in_editor: b
         command = types.Command(title, IN_EDITOR if in_editor else f"draftline.{kind}", arguments=[argument])
         actions.append(types.CodeAction(title, kind=action_kind, diagnostics=problems or None, command=command))
     return actions
+
+
+def _word(kind: types.CodeActionKind | str) -> str:
+    return kind.value if isinstance(kind, types.CodeActionKind) else kind

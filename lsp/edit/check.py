@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from lsp.balance import unbalanced
@@ -22,8 +23,8 @@ def fitted(old: Sequence[str], new: Sequence[str]) -> list[str]:
     if not any(line.strip() for line in old):
         return lines
     missing = _margin(old)
-    found = _margin(lines)
-    if missing and not found and lines:
+    kept = {line for line in old if line.strip()} & set(lines)  # they stand where they stood: so do the others
+    if missing and lines and not kept and not lines[0][:1].isspace():
         lines = [missing + line if line.strip() else line for line in lines]
     lead = next((n for n, line in enumerate(old) if line.strip()), 0)
     tail = next((n for n, line in enumerate(reversed(old)) if line.strip()), 0)
@@ -45,6 +46,19 @@ def check_syntax(
     if found > faults:
         more = "a syntax error" if found == faults + 1 else f"{found - faults} syntax errors"
         raise Refused(f"the answer puts {more} into the file")
+    if language == "python" and _compiles(old_text) and not _compiles(new_text):
+        raise Refused("the answer puts a syntax error into the file")
+
+
+def _compiles(text: str) -> bool:
+    """By Python itself, whose rules of indentation and of empty blocks the grammar doesn't have."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "document", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+        return False
+    return True
 
 
 def _trimmed(lines: Sequence[str]) -> list[str]:

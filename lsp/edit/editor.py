@@ -36,6 +36,8 @@ _INSTRUCTIONS: dict[Kind, str] = {
 
 PREFILL_SECONDS = 10.0
 """An edit's prompt may take so long to be read: nobody waits for each of them as for ghost text."""
+LEAST_PROMPT = 1024
+"""Tokens that a prompt may have on the slowest machine."""
 TIMEOUT_MS = 300_000
 LEAST_ANSWER, ANSWER_SHARE = 256, 1.5
 """Tokens of an answer: so many, and so many times those of the old lines."""
@@ -186,7 +188,10 @@ class Editor:
         if finished.reason == "timeout":
             return replace(known, reason="timeout", detail="the answer had no end in time")
         if request.kind in ABOUT:
-            return replace(known, reason="ready", text=text.strip())
+            if not text.strip():
+                return replace(known, reason="refused", detail="the model had nothing to say")
+            cut = f"the answer was cut off at {asked.max_tokens} tokens" if finished.reason == "length" else ""
+            return replace(known, reason="ready", text=text.strip(), detail=cut)
         new, ended = answered(text, prompt)
         if finished.reason == "length" and not ended:
             raise Refused(f"the answer is longer than the {asked.max_tokens} tokens that it may have")
@@ -257,7 +262,7 @@ class Editor:
         max_tokens = int(ANSWER_SHARE * tokens) + (4 * LEAST_ANSWER if kind in ABOUT else LEAST_ANSWER)
         if budget.context_length:
             max_tokens = min(max_tokens, budget.context_length // 2)
-        room = budget.room(max_tokens, PREFILL_SECONDS).bytes - LEAST_BYTES - size
+        room = budget.room(max_tokens, PREFILL_SECONDS, LEAST_PROMPT).bytes - LEAST_BYTES - size
         if room < 0 or max_tokens < tokens:
             holds = max(0, min(int((room + size) / per_token), max_tokens))
             raise Refused(f"the lines have about {tokens} tokens, and there is room for {holds}")

@@ -46,6 +46,8 @@ def test_what_is_still_coming_is_no_deletion() -> None:
         ([""], ["", "y", ""], ["y"]),
         (["  a", "b"], ["a", "b"], ["a", "b"]),
         (["  x"], [], []),
+        (["    x = 1"], ['    x = """a', 'b"""'], ['    x = """a', 'b"""']),
+        (["    foo();"], ["#ifdef X", "    foo();", "#endif"], ["#ifdef X", "    foo();", "#endif"]),
     ],
 )
 def test_margin_and_blank_ends_are_the_old_ones(old: list[str], new: list[str], expected: list[str]) -> None:
@@ -59,6 +61,9 @@ def test_an_answer_may_not_break_what_parsed() -> None:
         check_syntax(before, old, ["    return (a"], after, "python")
     check_syntax(before, ["    return (a"], ["    return ((a"], after, "python")
     check_syntax(before, ["    return )("], ["    return a"], after, "python")
+    for broken in ([], ["    a = 1", "      b = 2", "    return a"], ["return a"]):
+        with pytest.raises(Refused, match="a syntax error"):
+            check_syntax(before, old, broken, after, "python")
     with pytest.raises(Refused, match="brackets"):
         check_syntax([], ["f(x)"], ["f((x)"], [], "no such language")
 
