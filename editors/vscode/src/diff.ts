@@ -27,11 +27,11 @@ export class DiffView implements vscode.Disposable {
       this.changed,
       vscode.workspace.registerTextDocumentContentProvider(SCHEME, provider),
       vscode.workspace.onDidChangeTextDocument((change) => this.documentChanged(change.document)),
-      // Closed by the user; the tab of an edit before this one may go late.
-      vscode.window.tabGroups.onDidChangeTabs(() => this.shown?.open && tabs().length === 0 && this.close()),
+      // Closed by the user.
+      vscode.window.tabGroups.onDidChangeTabs(() => this.shown?.open && tabs(this.shown).length === 0 && this.close()),
       command("draftline.acceptEdit", () => this.accept()),
-      command("draftline.acceptChange", () => this.acceptChange()),
-      command("draftline.rejectChange", (shown) => this.ready() && this.leaveOut(shown, this.current(shown))),
+      command("draftline.acceptChange", (shown) => this.atCursor(shown, (index) => this.acceptChange(shown, index))),
+      command("draftline.rejectChange", (shown) => this.atCursor(shown, (index) => this.leaveOut(shown, index))),
       command("draftline.rejectEdit", () => this.close()),
     ];
   }
@@ -58,11 +58,20 @@ export class DiffView implements vscode.Disposable {
     shown.ready = ready;
     this.changed.fire(shown.uri);
     if (!shown.opening && hunks.length > 0) {
-      shown.opening = true;
-      await vscode.commands.executeCommand("setContext", SHOWN, true);
-      const title = `${vscode.workspace.asRelativePath(shown.document.uri)} (Draftline)`;
-      await vscode.commands.executeCommand("vscode.diff", shown.document.uri, shown.uri, title, { preview: true });
-      shown.open = true;
+      await this.open(shown);
+    }
+  }
+
+  private async open(shown: Shown): Promise<void> {
+    shown.opening = true;
+    await vscode.commands.executeCommand("setContext", SHOWN, true);
+    // By its path alone, the text for a notebook's cell would be JSON, and that for a document without a file plain text.
+    const proposed = await vscode.workspace.openTextDocument(shown.uri);
+    await vscode.languages.setTextDocumentLanguage(proposed, shown.document.languageId);
+    await reveal(shown);
+    shown.open = true;
+    if (this.shown !== shown) {
+      await vscode.window.tabGroups.close(tabs(shown)); // It went while its tab was being opened.
     }
   }
 
@@ -76,7 +85,7 @@ export class DiffView implements vscode.Disposable {
       shown.stop();
     }
     void vscode.commands.executeCommand("setContext", SHOWN, false);
-    void vscode.window.tabGroups.close(tabs());
+    void vscode.window.tabGroups.close(tabs(shown));
   }
 
   private documentChanged(document: vscode.TextDocument): void {
@@ -84,7 +93,7 @@ export class DiffView implements vscode.Disposable {
     if (shown?.document === document && document.version !== shown.version && !shown.applying) {
       this.close();
       void vscode.window.showWarningMessage(
-        "Draftline: the text has changed: the edit is withdrawn, and nothing of it was applied.",
+        "Draftline: the text has changed: the edit is withdrawn, and the newer text stays as it is.",
       );
     }
   }
@@ -98,42 +107,52 @@ export class DiffView implements vscode.Disposable {
 
   private async accept(): Promise<void> {
     const shown = this.shown;
-    if (shown && this.ready() && (await shown.apply(shown.edits))) {
-      this.close();
-    }
-  }
-
-  private async acceptChange(): Promise<void> {
-    const shown = this.shown;
     if (!shown || !this.ready()) {
       return;
     }
-    const index = this.current(shown);
+    if (await shown.apply(shown.edits)) {
+      this.close(shown);
+    } else {
+      this.documentChanged(shown.document);
+    }
+  }
+
+  private async acceptChange(shown: Shown, index: number): Promise<void> {
     if (await shown.apply(shown.edits.slice(index, index + 1))) {
       moveBehind(shown.hunks, shown.edits, index);
       this.leaveOut(shown, index);
     }
+    this.documentChanged(shown.document); // By somebody else, in the meantime.
   }
 
   private leaveOut(shown: Shown, index: number): void {
     shown.hunks.splice(index, 1);
     shown.edits.splice(index, 1);
     if (shown.hunks.length === 0) {
-      this.close();
+      this.close(shown);
     } else {
       this.changed.fire(shown.uri);
     }
   }
 
-  private current(shown: Shown): number {
+  /** act: called with the number of the change at the cursor. Where that stands in neither side, the diff is shown instead. */
+  private atCursor(shown: Shown, act: (index: number) => unknown): void {
+    if (!this.ready()) {
+      return;
+    }
     const editor = vscode.window.activeTextEditor;
-    const changed = editor?.document.uri.scheme === SCHEME;
-    return hunkAt(shown.hunks, editor?.selection.active.line ?? 0, changed);
+    const changed = editor?.document.uri.toString() === shown.uri.toString();
+    if (editor && (changed || editor.document === shown.document)) {
+      act(hunkAt(shown.hunks, editor.selection.active.line, changed));
+    } else {
+      void reveal(shown);
+    }
   }
 }
 
 /** One edit. version: of the document that it is for. */
 export class Shown {
+  private static count = 0;
   hunks: Hunk[] = [];
   edits: Edit[] = [];
   ready = false;
@@ -148,7 +167,14 @@ export class Shown {
     readonly stop: () => void,
   ) {
     this.version = document.version;
-    this.uri = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path });
+    // Each has a tab of its own: the one before it may close late.
+    this.uri = vscode.Uri.from({ scheme: SCHEME, path: document.uri.path, query: `${++Shown.count}` });
+  }
+
+  get title(): string {
+    const { uri } = this.document;
+    const file = uri.scheme === "vscode-notebook-cell" ? uri.with({ scheme: "file", authority: "", fragment: "" }) : uri;
+    return `${vscode.workspace.asRelativePath(file)} (Draftline)`;
   }
 
   /** What the document would become. */
@@ -173,7 +199,7 @@ export class Shown {
     this.applying = true;
     try {
       const applied = await vscode.workspace.applyEdit(change);
-      this.version = this.document.version;
+      this.version += applied ? 1 : 0; // Any other change of the document is not ours.
       return applied;
     } finally {
       this.applying = false;
@@ -181,8 +207,13 @@ export class Shown {
   }
 }
 
-function tabs(): vscode.Tab[] {
+/** Bring the diff to the front. Its tab is no preview: that would take the place of the document's, where that is one. */
+async function reveal({ document, uri, title }: Shown): Promise<void> {
+  await vscode.commands.executeCommand("vscode.diff", document.uri, uri, title, { preview: false });
+}
+
+function tabs({ uri }: Shown): vscode.Tab[] {
   const isOurs = ({ input }: vscode.Tab): boolean =>
-    input instanceof vscode.TabInputTextDiff && input.modified.scheme === SCHEME;
+    input instanceof vscode.TabInputTextDiff && input.modified.toString() === uri.toString();
   return vscode.window.tabGroups.all.flatMap((group) => group.tabs).filter(isOurs);
 }

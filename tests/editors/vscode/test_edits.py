@@ -40,6 +40,15 @@ def wait_closed(window: Window) -> None:
     window.wait(lambda: window.js("return await page.$('.monaco-diff-editor') === null"), "the diff to be closed")
 
 
+def click_tab(window: Window, name: str) -> None:
+    window.js(f"await page.click('.tab[data-resource-name=\"{name}\"]')")
+    window.js("await page.click('.editor-group-container.active .monaco-editor .view-lines')")
+
+
+def click_action(window: Window, title: str) -> None:
+    window.js(f"await page.click('.editor-actions .action-label[aria-label^={json.dumps(title)}]')")
+
+
 def ask(window: Window, instruction: str) -> None:
     window.press("Control+A")
     window.press("Control+Alt+E")
@@ -80,6 +89,67 @@ def test_changes_are_taken_and_left_one_by_one(window: Window, engine: FakeEngin
     assert window.saved(path) == "a = 1\nb = 2\nc = 3\nd = 4\ne = 50\nf = 6\n"
 
 
+def test_changes_behind_one_that_was_taken_keep_their_place(window: Window, engine: FakeEngine) -> None:
+    longer = ("a = 1", "b = 20", "b2 = 21", "b3 = 22", "c = 3", "d = 4", "e = 50")
+    engine.answer = lambda request: script(fenced(*longer))
+    path = window.new_file("behind.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *longer)
+    window.press("Control+Home")
+    window.press("Control+Alt+A")
+    window.wait(lambda: "b3 = 22" in lines(window, "original"), "the first change in the document")
+    assert lines(window, "modified") == list(longer)
+    window.press("Control+Alt+A")
+    wait_closed(window)
+    assert window.saved(path) == "".join(f"{line}\n" for line in longer)
+
+
+def test_the_buttons_above_the_diff_take_and_leave_changes(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    path = window.new_file("buttons.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    window.press("Control+Home")
+    click_action(window, "Reject the Change at the Cursor")
+    wait_proposed(window, "a = 1", "b = 2", *NEW[2:])
+    click_action(window, "Accept the Edit")
+    wait_closed(window)
+    assert window.saved(path) == "a = 1\nb = 2\nc = 3\nd = 4\ne = 50\nf = 6\n"
+
+
+def test_no_change_is_taken_or_left_by_a_cursor_in_another_document(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    window.new_file("other.py", "q = 1\n")
+    path = window.new_file("elsewhere.py", TEXT)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    for key in ("Control+Alt+A", "Control+Alt+R"):
+        click_tab(window, "other.py")
+        wait_closed(window)  # behind the other tab
+        window.press(key)
+        wait_proposed(window, *NEW)  # brought to the front, with all of its changes
+    window.press("Control+Alt+Backspace")
+    wait_closed(window)
+    assert window.saved(path) == TEXT
+
+
+@pytest.mark.parametrize("key", ["Enter", "Backspace"])
+def test_a_document_in_a_preview_tab_is_there_again_afterwards(window: Window, engine: FakeEngine, key: str) -> None:
+    engine.answer = lambda request: script(fenced(*NEW))
+    name = f"preview_{key}.py".lower()
+    window.new_file("before.py", TEXT)
+    (window.work / name).write_text(TEXT)
+    window.click_file(name)
+    click_tab(window, name)
+    ask(window, "change the numbers")
+    wait_proposed(window, *NEW)
+    window.press(f"Control+Alt+{key}")
+    wait_closed(window)
+    active = "return await page.$eval('.tab.active', one => one.dataset.resourceName)"
+    window.wait(lambda: window.js(active) == name, f"the tab of {name}")
+    assert window.saved(window.work / name) == ("".join(f"{line}\n" for line in NEW) if key == "Enter" else TEXT)
+
+
 def test_rejecting_leaves_the_document_as_it_was(window: Window, engine: FakeEngine) -> None:
     engine.answer = lambda request: script(fenced(*NEW))
     path = window.new_file("rejected.py", TEXT)
@@ -108,8 +178,7 @@ def test_a_newer_edit_takes_the_place_of_an_older_one(window: Window, engine: Fa
     ask(window, "change the numbers")
     wait_proposed(window, *NEW)
     engine.answer = lambda request: script(fenced("z = 0"))
-    window.js("await page.click('.tab[data-resource-name=\"twice.py\"]')")
-    window.js("await page.click('.editor-group-container.active .monaco-editor .view-lines')")
+    click_tab(window, "twice.py")
     ask(window, "only one")
     wait_proposed(window, "z = 0")
     window.press("Control+Alt+Enter")
@@ -148,6 +217,38 @@ def test_what_is_refused_is_told(window: Window, engine: FakeEngine) -> None:
     ask(window, "change the numbers")
     message(window, "the answer holds no code between fences")
     assert path.read_text() == TEXT
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+def test_the_diff_of_what_is_refused_in_the_end_goes(window: Window, engine: FakeEngine, pause: float) -> None:
+    """However fast that is: VS Code may still be opening the diff."""
+    pieces = ["```python\na = 1\nb = 20\nc = 3\n", "d = (\n```\n"]
+    engine.answer = lambda request: Script(pieces=list(pieces), pause=pause)
+    path = window.new_file(f"broken{pause}.py", TEXT)
+    ask(window, "change the numbers")
+    message(window, "a syntax error")
+    window.run("Notifications: Clear All Notifications")
+    tabs = "return await page.$$eval('.tab', all => all.map(one => one.ariaLabel).join())"
+    window.wait(lambda: "Draftline" not in window.js(tabs), "the diff to be closed")
+    assert path.read_text() == TEXT
+    assert window.js("return await page.$('.tab.active.dirty') === null")
+
+
+def test_the_cell_of_a_notebook_is_edited(window: Window, engine: FakeEngine) -> None:
+    engine.answer = lambda request: script(fenced("import shop", "x = 20"))
+    path = window.new_notebook("edited.ipynb", "import shop\nx = 1")
+    window.js("await page.locator('.notebookOverlay .cell-editor-container .view-lines').last().click()")
+    ask(window, "change the number")
+    wait_proposed(window, "import shop", "x = 20")
+    title = "return await page.$eval('.tab.active', one => one.ariaLabel)"
+    assert window.js(title).startswith("edited.ipynb (Draftline)")
+    language = "return await page.$eval('.statusbar-item[id=\"status.editor.mode\"]', one => one.textContent)"
+    window.wait(lambda: "Python" in window.js(language), "the cell's language on both sides")
+    window.press("Control+Alt+Enter")
+    wait_closed(window)
+    window.press("Control+S")
+    window.wait(lambda: "x = 20" in path.read_text(), "the notebook to be saved")
+    assert json.loads(path.read_text())["cells"][0]["source"] == ["import shop\n", "x = 20"]
 
 
 def test_code_actions_come_through_the_diff(window: Window, engine: FakeEngine) -> None:

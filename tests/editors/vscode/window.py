@@ -37,7 +37,6 @@ QUIET = {
     "security.workspace.trust.enabled": False,
     "telemetry.telemetryLevel": "off",
     "window.confirmBeforeClose": "never",
-    "workbench.editor.enablePreview": False,
     "workbench.startupEditor": "none",
 }
 
@@ -184,6 +183,23 @@ class Window:
         self.press("Control+End")
         return path
 
+    def click_file(self, name: str) -> None:
+        """Open a file as one click in the list does: its tab is a preview, and the next such one takes its place."""
+        self.js(f"await page.click('.explorer-folders-view .monaco-list-row[aria-label*=\"{name}\"]')")
+
+    def new_notebook(self, name: str, *cells: str) -> Path:
+        """Write a notebook of Python cells and open it."""
+        kept: dict[str, Any] = {"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None}
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        notebook = {"cells": [kept | {"source": text.splitlines(keepends=True)} for text in cells]}
+        path = self.work / name
+        path.write_text(json.dumps(notebook | {"metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+        self.click_file(name)
+        self.js("await page.waitForSelector('.notebookOverlay .cell-list-container')")
+        editors = "return await page.$$eval('.notebookOverlay .monaco-editor', all => all.length)"
+        self.wait(lambda: self.js(editors) >= 1, "the cells")
+        return path
+
     def type(self, text: str, delay: int = 40) -> None:
         self.js(f"await page.keyboard.type({json.dumps(text)}, {{delay: {delay}}})")
 
@@ -195,9 +211,11 @@ class Window:
         self.press("F1")
         self.js("await page.waitForSelector('.quick-input-widget input')")
         self.type(command, delay=5)
-        row = f".quick-input-list .monaco-list-row[aria-label*={json.dumps(command)}]"
-        self.wait(lambda: self.js(f"return await page.$({json.dumps(row)}) !== null"), f"the command {command}")
-        self.press("Enter")
+        # The label goes on with its keys; others may begin with the same words, and stand before it.
+        labels = [f".quick-input-list .monaco-list-row[aria-label{by}]" for by in (f"='{command}'", f"^='{command},'")]
+        row = json.dumps(", ".join(labels))
+        self.wait(lambda: self.js(f"return await page.$({row}) !== null"), f"the command {command}")
+        self.js(f"await page.click({row})")
 
     def ghost(self) -> str:
         """The grey text on the screen, white space left out: it lies there in pieces, and out of order."""
