@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -226,8 +227,9 @@ def test_the_diff_of_what_is_refused_in_the_end_goes(window: Window, engine: Fak
     engine.answer = lambda request: Script(pieces=list(pieces), pause=pause)
     path = window.new_file(f"broken{pause}.py", TEXT)
     ask(window, "change the numbers")
+    engine.wait_until(lambda: len(engine.requests) == 2)  # asked once more
     message(window, "a syntax error")
-    window.run("Notifications: Clear All Notifications")
+    time.sleep(2)  # a diff that was being opened is there now: without this, the fault could go unseen
     tabs = "return await page.$$eval('.tab', all => all.map(one => one.ariaLabel).join())"
     window.wait(lambda: "Draftline" not in window.js(tabs), "the diff to be closed")
     assert path.read_text() == TEXT
