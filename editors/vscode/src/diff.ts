@@ -45,6 +45,8 @@ export class DiffView implements vscode.Disposable {
   begin(document: vscode.TextDocument, stop: () => void): Shown {
     this.close();
     this.shown = new Shown(document, stop);
+    // Before there is anything to see too: the key that rejects is VS Code's own for removing brackets.
+    void vscode.commands.executeCommand("setContext", SHOWN, true);
     return this.shown;
   }
 
@@ -64,7 +66,6 @@ export class DiffView implements vscode.Disposable {
 
   private async open(shown: Shown): Promise<void> {
     shown.opening = true;
-    await vscode.commands.executeCommand("setContext", SHOWN, true);
     // By its path alone, the text for a notebook's cell would be JSON, and that for a document without a file plain text.
     const proposed = await vscode.workspace.openTextDocument(shown.uri);
     await vscode.languages.setTextDocumentLanguage(proposed, shown.document.languageId);

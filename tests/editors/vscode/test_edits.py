@@ -19,7 +19,8 @@ NEW = ("a = 1", "b = 20", "c = 3", "d = 4", "e = 50", "f = 6")
 @pytest.fixture(autouse=True)
 def no_edit_left(window: Window) -> Iterator[None]:
     yield
-    window.press("Control+Alt+Backspace")
+    if window.js("return await page.$('.monaco-diff-editor') !== null"):  # elsewhere the key is VS Code's own
+        window.press("Control+Alt+Backspace")
     window.press("Escape")
 
 
@@ -171,6 +172,19 @@ def test_an_edit_is_shown_while_it_is_written_and_stopped_when_it_is_closed(wind
     window.press("Control+Alt+Backspace")
     wait_closed(window)
     engine.wait_until(lambda: any(request["priority"] == "edit" for request in engine.cancelled[before:]))
+
+
+def test_an_edit_is_stopped_before_there_is_anything_to_see(window: Window, engine: FakeEngine) -> None:
+    """By the same key, which otherwise removes the brackets at the cursor."""
+    engine.answer = lambda request: Script(hang=True)
+    path = window.new_file("early.py", "(a)")
+    before = len(engine.cancelled)
+    ask(window, "change the name")
+    engine.wait_until(lambda: len(engine.requests) == 1)
+    window.press("Control+Alt+Backspace")
+    engine.wait_until(lambda: len(engine.cancelled) > before)
+    assert window.js("return await page.$('.tab.active.dirty') === null")
+    assert window.saved(path) == "(a)"
 
 
 def test_a_newer_edit_takes_the_place_of_an_older_one(window: Window, engine: FakeEngine) -> None:
